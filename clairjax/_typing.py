@@ -1,0 +1,9 @@
+"""Names shared by the signatures. Axis words: `clients`, `out` (the papers' q), `in` (p), `rank` (r), `pairs` (G)."""
+
+from typing import TypeAlias
+
+from jaxtyping import Array, Float, Key as _Key
+
+
+ScalarLike: TypeAlias = Float[Array, ""] | float
+Key: TypeAlias = _Key[Array, ""]
