@@ -1,0 +1,50 @@
+"""Eager guards: each names the argument, what it must be and what came. Values inside a trace are not looked at."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+def fail(name: str, must_be: str, got: object) -> ValueError:
+    return ValueError(f"{name} must be {must_be}, got {got}.")
+
+
+def concrete(value: Any) -> bool:
+    return not isinstance(value, jax.core.Tracer)
+
+
+def client_matrices(weights: Any, name: str = "weights") -> Array:
+    """An array, NumPy array or nested list of K ≥ 3 matrices of one shape, finite, float32 or float64."""
+    if not isinstance(weights, (jax.Array, np.ndarray)):
+        try:
+            weights = np.asarray(weights)
+        except ValueError:
+            raise fail(name, "matrices of one shape", "a list of different shapes") from None
+    if weights.ndim != 3:
+        raise fail(name, "of shape (clients, out, in)", f"shape {tuple(weights.shape)}")
+    if weights.shape[0] < 3:
+        raise fail(name, "from at least 3 clients, for a majority to be defined", f"{weights.shape[0]}")
+    if 0 in weights.shape:
+        raise fail(name, "without an empty axis", f"shape {tuple(weights.shape)}")
+    if weights.dtype not in (jnp.float32, jnp.float64):
+        advice = "float32 or float64 (convert half precision and integers first: the spectra need the digits)"
+        raise fail(name, advice, weights.dtype)
+    if concrete(weights):
+        finite = np.asarray(jnp.isfinite(jnp.asarray(weights)).all((1, 2)))
+        if not finite.all():
+            clients = ", ".join(map(str, np.flatnonzero(~finite)))
+            raise fail(name, "finite", f"NaN or infinite values from client(s) {clients}")
+    return jnp.asarray(weights)
+
+
+def positive(value: Any, name: str) -> None:
+    if concrete(value) and not bool(np.all(np.asarray(value) > 0) and np.all(np.isfinite(np.asarray(value)))):
+        raise fail(name, "positive and finite", value)
+
+
+def between(value: Any, name: str, low: float, high: float) -> None:
+    if concrete(value) and not low < float(value) < high:
+        raise fail(name, f"above {low:g} and below {high:g}", value)

@@ -1,0 +1,269 @@
+"""The two drivers: `decompose` solves the program, `clair` goes from what clients report to refined matrices."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from .. import _validate
+from .._status import Status, worst
+from .._typing import ScalarLike
+from ..subspaces import projector
+from ._clients import Clients, DenseClients
+from ._contrasts import pair_squared_distances
+from ._factored import Factored
+from ._program import Decomposition, Penalty
+from ._proximal_gradient import ProximalGradient
+from ._refine import refine, refit
+from ._tuning import tune
+from ._vote import Ballot, largest_gap_threshold, majority_vote, vote
+
+
+REFITS = 3
+
+
+class ClairResult(eqx.Module):
+    """What `clair` found.
+
+    - `members` [clients]: the collaborative set;
+    - `refined` [clients, out, in]: (9) for members; other clients' own matrices unless `shrink=True`;
+    - `votes` [clients]: share of the other clients within `threshold`;
+    - `threshold`: of the off-subspace distance of a pair, given or found;
+    - `off_subspace` [clients, clients]: ‖(W_j − W_k)P⊥‖_F, the evidence;
+    - `decomposition`: the solution of the convex program that started it;
+    - `basis` [in, max_rank]: orthonormal basis of the shared row space, padded with exact zeros beyond `rank`;
+    - `rank`: its dimension (traced integer);
+    - `status`.
+    """
+
+    members: Bool[Array, " clients"]
+    refined: Float[Array, "clients out in"]
+    votes: Float[Array, " clients"]
+    threshold: Float[Array, ""]
+    off_subspace: Float[Array, "clients clients"]
+    decomposition: Decomposition
+    basis: Float[Array, " in max_rank"]
+    rank: Int[Array, ""]
+    status: Status
+
+    @property
+    def projector(self) -> Float[Array, " in in"]:
+        """Projector onto the shared row space, [in, in]."""
+        return projector(self.basis)
+
+
+def decompose(
+    weights: ArrayLike,
+    penalty: Penalty,
+    *,
+    solver: Factored | ProximalGradient = Factored(),  # noqa: B008
+    pair_weights: ArrayLike | None = None,
+) -> Decomposition:
+    """Split pairwise contrasts into low rank plus block sparse: the convex program.
+
+    min over L, S of ½ Σ_g ω_g ‖D_g − L_g − S_g‖² + λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F, with D_g = W_j − W_k over pairs j < k.
+
+    **Args:** `weights` [clients, out, in], float32 or float64, at least three clients; `penalty`; `solver`, `Factored`
+    or `ProximalGradient`; `pair_weights` (ω), a positive scalar or a symmetric [clients, clients] table; None is the
+    paper's 1/clients.
+
+    **Returns:** `Decomposition`, with a duality gap that certifies the objective.
+
+    **Raises:** `ValueError` naming the argument, outside a trace; inside one the status tells.
+
+    **Source:** CLAIR (5)-(7), Algorithm 1.
+
+    **Cost:** see the solvers. In float32 the gap can be certified to about 1e-6, not further.
+
+    >>> import jax.numpy as jnp
+    >>> from clairjax import Penalty, decompose
+    >>> weights = jnp.array([[[1.0, 0.0]], [[2.0, 0.0]], [[4.0, 0.0]]])
+    >>> decompose(weights, Penalty(0.1, 0.5)).rank.item()
+    1
+    """
+    weights = _validate.client_matrices(weights)
+    _check_penalty(penalty)
+    pair_weights = _pair_weight_table(pair_weights, weights)
+    return _decompose(weights, _cast(penalty, weights), solver, pair_weights)
+
+
+def clair(
+    weights: ArrayLike,
+    *,
+    penalty: Penalty | None = None,
+    rank: int | None = None,
+    solver: Factored | ProximalGradient = Factored(),  # noqa: B008
+    pair_weights: ArrayLike | None = None,
+    threshold: ScalarLike | None = None,
+    vote_share: ScalarLike = 0.5,
+    refit: bool = True,
+    shrink: bool = False,
+) -> ClairResult:
+    """Find the clients that share a row space, and refine each with the others' help.
+
+    Contrasts cancel the unknown backbone; the convex program gives a first row space; clients far from most others
+    outside it are voted out; what remains outside it is averaged over the members. With `refit` the row space is
+    then estimated from the members by principal components, its rank against their noise floor, and the vote is
+    taken again, three times. For a shared left factor (the dual, end of CLAIR's Remark 1) pass the transposes,
+    `weights.swapaxes(1, 2)`, and transpose `refined` back.
+
+    **Args:** `weights` [clients, out, in], float32 or float64, at least three clients. `penalty`: None tunes it from
+    the data, inside the trace. `rank` (static): of the shared row space; None finds it. `solver`. `pair_weights`: as
+    in `decompose`. `threshold`: of the off-subspace distance; None finds it, by the first significant gap above a
+    majority with `refit` and by the paper's largest gap without. `vote_share` (α): share of the other clients that
+    must be within the threshold. `refit`, `shrink` (static): see `ClairResult`; shrinkage pools each client's part
+    outside the row space as far as a James–Stein estimate allows, for members and others.
+
+    **Returns:** `ClairResult`. Without a majority nobody is a member, nothing is refined and the status says so.
+
+    **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
+
+    **Source:** CLAIR sections 3-4, (5)-(9), Algorithm 1. The paper's procedure to the letter is
+    `clair(weights, penalty=…, refit=False, solver=ProximalGradient())`; tuning, refitting and shrinkage are not in
+    the paper.
+
+    **Cost:** some 100 solver steps, then three times K·q·p² and an eigendecomposition of p × p. Integers and half
+    precision are refused; float32 costs about 1e-6 of the largest contrast in `refined`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import clairjax as cj
+    >>> left, right, rest = jax.random.split(jax.random.key(0), 3)
+    >>> weights = jax.random.normal(left, (6, 5, 2)) @ jax.random.normal(right, (2, 8))
+    >>> weights = weights.at[4].add(jax.random.normal(rest, (5, 8)))
+    >>> cj.clair(weights).members.tolist()
+    [True, True, True, True, False, True]
+    """
+    weights = _validate.client_matrices(weights)
+    _, out, in_ = weights.shape
+    if penalty is not None:
+        _check_penalty(penalty)
+        penalty = _cast(penalty, weights)
+    if rank is not None:
+        _check_rank(rank, min(out, in_), solver)
+    if threshold is not None:
+        if _validate.concrete(threshold) and not float(threshold) >= 0:
+            raise _validate.fail("threshold", "zero or positive", threshold)
+        threshold = jnp.asarray(threshold, weights.dtype)
+    _validate.between(vote_share, "vote_share", 0, 1)
+    pair_weights = _pair_weight_table(pair_weights, weights)
+    return _clair(weights, penalty, rank, solver, pair_weights, threshold, vote_share, refit, shrink)
+
+
+@jax.jit
+def _decompose(
+    weights: Array, penalty: Penalty, solver: Factored | ProximalGradient, pair_weights: Array
+) -> Decomposition:
+    solution = solver.solve(DenseClients.centred(weights), penalty, pair_weights)
+    return _with_status(solution, _input_status(weights))
+
+
+@partial(jax.jit, static_argnames=("rank", "refit_members", "shrink"))
+def _clair(
+    weights: Array,
+    penalty: Penalty | None,
+    rank: int | None,
+    solver: Factored | ProximalGradient,
+    pair_weights: Array,
+    threshold: Array | None,
+    vote_share: ScalarLike,
+    refit_members: bool,
+    shrink: bool,
+) -> ClairResult:
+    clients = DenseClients.centred(weights)
+    max_rank = _max_rank(solver, clients)
+    separations = jnp.sqrt(pair_squared_distances(clients.inner_products()))
+
+    if penalty is None:
+        penalty, first_rank, factor = tune(clients, pair_weights, max_rank, rank, vote_share)
+        solution = solver.solve(clients, penalty, pair_weights, factor)
+    else:
+        solution = solver.solve(clients, penalty, pair_weights)
+        first_rank = solution.rank if rank is None else jnp.asarray(rank, jnp.int32)
+    if not refit_members and rank is None:
+        first_rank = solution.rank
+
+    def ballot(basis: Array, found: Array) -> tuple[Ballot, Array]:
+        off_subspace = jnp.sqrt(pair_squared_distances(clients.project_out(basis).inner_products()))
+        if threshold is not None:
+            return vote(off_subspace, threshold, vote_share), off_subspace
+        if not refit_members:
+            return vote(off_subspace, largest_gap_threshold(off_subspace), vote_share), off_subspace
+        freedom = clients.shape[1] * (clients.shape[2] - found)
+        return majority_vote(off_subspace, separations, freedom, vote_share), off_subspace
+
+    basis = jnp.where(jnp.arange(max_rank) < first_rank, solution.basis, 0)
+    found = jnp.minimum(first_rank, solution.rank)
+    elected, off_subspace = ballot(basis, found)
+    if refit_members:
+
+        def again(_: int, carry: tuple[Array, Array, Ballot, Array]) -> tuple[Array, Array, Ballot, Array]:
+            basis, found = refit(clients, carry[2].members, max_rank, rank)
+            return basis, found, *ballot(basis, found)
+
+        basis, found, elected, off_subspace = jax.lax.fori_loop(
+            0, REFITS, again, (basis, found, elected, off_subspace)
+        )
+
+    finite = _input_status(weights)
+    counts = elected.majority & (finite == Status.converged)
+    members = elected.members & counts
+    refined = refine(weights, members, basis, found, shrink=shrink)
+    status = worst(finite, Status.where(elected.majority, Status.converged, Status.no_majority))
+    if rank is None and max_rank < clients.shape[2]:
+        status = worst(status, Status.where(found < max_rank, Status.converged, Status.rank_at_bound))
+    return ClairResult(
+        members=members,
+        refined=jnp.where(counts, refined, weights),
+        votes=elected.votes,
+        threshold=elected.threshold,
+        off_subspace=off_subspace,
+        decomposition=solution,
+        basis=basis,
+        rank=found,
+        status=worst(status, solution.status),
+    )
+
+
+def _max_rank(solver: Factored | ProximalGradient, clients: Clients) -> int:
+    in_ = clients.shape[2]
+    return min(solver.max_rank, in_) if isinstance(solver, Factored) else in_
+
+
+def _input_status(weights: Array) -> Status:
+    return Status.where(jnp.isfinite(weights).all(), Status.converged, Status.nonfinite_input)
+
+
+def _with_status(solution: Decomposition, status: Status) -> Decomposition:
+    return eqx.tree_at(lambda result: result.status, solution, worst(status, solution.status))
+
+
+def _cast(penalty: Penalty, weights: Array) -> Penalty:
+    return Penalty(jnp.asarray(penalty.low_rank, weights.dtype), jnp.asarray(penalty.sparse, weights.dtype))
+
+
+def _check_penalty(penalty: Penalty) -> None:
+    _validate.positive(penalty.low_rank, "penalty.low_rank")
+    _validate.positive(penalty.sparse, "penalty.sparse")
+
+
+def _check_rank(rank: int, bound: int, solver: Factored | ProximalGradient) -> None:
+    if not 1 <= rank <= bound:
+        raise _validate.fail("rank", f"between 1 and min(out, in) = {bound}", rank)
+    if isinstance(solver, Factored) and rank > solver.max_rank:
+        raise _validate.fail("rank", f"at most the solver's max_rank = {solver.max_rank}", rank)
+
+
+def _pair_weight_table(pair_weights: ArrayLike | None, weights: Array) -> Float[Array, "clients clients"]:
+    count = weights.shape[0]
+    table = jnp.asarray(1 / count if pair_weights is None else pair_weights, weights.dtype)
+    if table.shape not in ((), (count, count)):
+        raise _validate.fail("pair_weights", f"a scalar or of shape ({count}, {count})", f"shape {table.shape}")
+    if _validate.concrete(table):
+        host = np.broadcast_to(np.asarray(table), (count, count))
+        _validate.positive(host[~np.eye(count, dtype=bool)].min(), "pair_weights")
+        if not np.array_equal(host, host.T):
+            raise _validate.fail("pair_weights", "symmetric", "a table that differs from its transpose")
+    return jnp.broadcast_to(table, (count, count)) * (1 - jnp.eye(count, dtype=table.dtype))

@@ -1,0 +1,49 @@
+"""Pairwise contrasts (5)-(6) and the K × K Laplacians that stand in for the stack of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def pair_index(clients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices (j, k), j < k, of the G = K(K−1)/2 pairs, in the paper's order (1,2), (1,3), …, (K−1,K)."""
+    return np.triu_indices(clients, 1)
+
+
+def contrasts(weights: Float[Array, "clients out in"]) -> Float[Array, "pairs out in"]:
+    """The stack of contrasts W_j − W_k over the pairs j < k; source: CLAIR (5)-(6).
+
+    Costs G·q·p memory: `Factored` never calls it.
+    """
+    j, k = pair_index(weights.shape[0])
+    return weights[j] - weights[k]
+
+
+def laplacian_times(pair_values: Float[Array, "clients clients"], x: Float[Array, " clients *rest"]) -> Array:
+    """(diag(v1) − v) x for symmetric pair values v with zero diagonal.
+
+    With x a client-indexed array, Σ_{j<k} v_jk (a_j − a_k)ᵀ(x_j − x_k) = Σ_j a_jᵀ (diag(v1) − v) x_j: this is how
+    each sum over pairs below is taken without forming a contrast.
+    """
+    degree = pair_values.sum(1).reshape((-1,) + (1,) * (x.ndim - 1))
+    return degree * x - jnp.tensordot(pair_values, x, 1, precision=HIGHEST)
+
+
+def pair_sum(pair_values: Float[Array, "clients clients *rest"]) -> Float[Array, " *rest"]:
+    """Sum over unordered pairs of a symmetric table with zero diagonal."""
+    return pair_values.sum((0, 1)) / 2
+
+
+def pair_squared_distances(inner_products: Float[Array, "clients clients"]) -> Float[Array, "clients clients"]:
+    """‖x_j − x_k‖² from the table of inner products; zero on the diagonal, never negative.
+
+    Loses digits where clients are close to each other and far from the origin: centre first.
+    """
+    squares = jnp.diagonal(inner_products)
+    table = squares[:, None] + squares[None, :] - inner_products - inner_products.T
+    off_diagonal = 1 - jnp.eye(len(squares), dtype=table.dtype)
+    return jnp.maximum(table, 0) * off_diagonal

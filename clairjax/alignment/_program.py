@@ -1,0 +1,98 @@
+"""The convex program (7), with the sparse part eliminated, and the duality gap that certifies a solution."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._status import Status
+from .._typing import ScalarLike
+from ..subspaces import projector
+from ._contrasts import pair_sum
+
+
+class Penalty(eqx.Module):
+    """Weights of the two penalties of the convex program.
+
+    **Args:** `low_rank` (the paper's λ_L) multiplies the nuclear norm of the stacked low-rank part, `sparse` (λ_S)
+    the sum of block Frobenius norms of the sparse part. Both positive scalars, in the units of the weights times
+    a pair weight. Negative or zero values are refused by `decompose` and `clair`.
+
+    **Source:** CLAIR (7). Section 7 of the paper uses low_rank = c1·K^(−1/2), sparse = c2·K^(−3/2).
+    """
+
+    low_rank: ScalarLike
+    sparse: ScalarLike
+
+
+class Decomposition(eqx.Module):
+    """A solution of the convex program (7): `contrasts = low rank + block sparse + rest`.
+
+    - `objective`: value of (7) at the low-rank part below and its best sparse part;
+    - `basis` [in, max_rank]: right singular vectors of the stacked low-rank part, largest first, padded with exact
+      zeros beyond `rank`;
+    - `rank`: singular values whose penalty exceeds what the certificate can resolve (traced integer);
+    - `singular_values` [max_rank], in the same order;
+    - `residual_norms` [clients, clients]: ‖D_jk − L_jk‖_F, what the low-rank part leaves of each contrast; the
+      sparse part is its block soft threshold at sparse/pair_weight;
+    - `optimality`: duality gap over objective, 0 at the optimum. The objective is within this fraction of the
+      minimum, up to rounding;
+    - `steps`: iterations done; `status`.
+    """
+
+    objective: Float[Array, ""]
+    basis: Float[Array, " in max_rank"]
+    rank: Int[Array, ""]
+    singular_values: Float[Array, " max_rank"]
+    residual_norms: Float[Array, "clients clients"]
+    optimality: Float[Array, ""]
+    steps: Int[Array, ""]
+    status: Status
+
+    @property
+    def projector(self) -> Float[Array, " in in"]:
+        """Projector onto the row space of the low-rank part, [in, in]."""
+        return projector(self.basis)
+
+
+class Assessment(NamedTuple):
+    objective: Float[Array, ""]
+    optimality: Float[Array, ""]
+
+
+def residual_weights(
+    residual_norms: Float[Array, "clients clients"], pair_weights: Float[Array, "clients clients"], penalty: Penalty
+) -> Float[Array, "clients clients"]:
+    """min(ω, λ_S/‖R‖): eliminating S leaves Σ ω huber(‖R‖; λ_S/ω), whose gradient is this weight times R."""
+    positive = residual_norms > 0
+    return jnp.where(
+        positive, jnp.minimum(pair_weights, penalty.sparse / jnp.where(positive, residual_norms, 1)), pair_weights
+    )
+
+
+def assess(
+    residual_norms: Float[Array, "clients clients"],
+    residual_contrast_products: Float[Array, "clients clients"],
+    dual_norm: Float[Array, ""],
+    nuclear_norm: Float[Array, ""],
+    pair_weights: Float[Array, "clients clients"],
+    penalty: Penalty,
+) -> Assessment:
+    """Objective of (7) and the relative duality gap at a low-rank part L, from tables over pairs.
+
+    With R = D − L and Z_g = min(ω_g, λ_S/‖R_g‖) R_g, the Fenchel dual of (7) is max ⟨Z, D⟩ − ½ Σ ‖Z_g‖²/ω_g over
+    ‖Z_g‖_F ≤ λ_S and ‖Z‖_op ≤ λ_L. Z meets the first; scaled by min(1, λ_L/‖Z‖_op) it meets the second.
+
+    `residual_contrast_products` holds ⟨R_g, D_g⟩, `dual_norm` is ‖Z‖_op, `nuclear_norm` ‖L‖_*.
+    """
+    weights = residual_weights(residual_norms, pair_weights, penalty)
+    squares = residual_norms**2
+    excess = jnp.maximum(residual_norms - weights * residual_norms / jnp.where(pair_weights > 0, pair_weights, 1), 0)
+    loss = pair_sum(weights * squares / 2 + penalty.sparse * excess / 2)
+    objective = loss + penalty.low_rank * nuclear_norm
+    scale = jnp.minimum(1, penalty.low_rank / jnp.where(dual_norm > 0, dual_norm, penalty.low_rank))
+    quadratic = pair_sum(weights**2 * squares / jnp.where(pair_weights > 0, pair_weights, 1))
+    dual = scale * pair_sum(weights * residual_contrast_products) - scale**2 * quadratic / 2
+    gap = objective - dual
+    return Assessment(objective, jnp.where(objective == 0, 0, gap / jnp.where(objective == 0, 1, objective)))

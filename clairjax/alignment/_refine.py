@@ -1,0 +1,66 @@
+"""Refinement (9), the row space refitted on the members, and shrinkage of what lies outside it."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..subspaces import noise_edge_rank
+from ._averaging import members_mean
+from ._clients import Clients
+from ._contrasts import HIGHEST
+
+
+def refit(
+    clients: Clients, members: Bool[Array, " clients"], max_rank: int, rank: int | None
+) -> tuple[Float[Array, " in max_rank"], Int[Array, ""]]:
+    """Leading principal directions of the members about their mean, and how many of them are signal.
+
+    The program's basis is biased by its penalties and by what the contaminated pairs put into it; the members
+    alone give the least-squares estimate. With `rank` None it is found against the members' noise floor.
+    """
+    _, out, in_ = clients.shape
+    scatter = clients.scatter(members.astype(clients.inner_products().dtype))
+    eigenvalues, vectors = jnp.linalg.eigh(scatter)
+    eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
+    if rank is None:
+        samples = jnp.maximum(members.sum() - 1, 0) * out
+        found = noise_edge_rank(eigenvalues, samples, max_rank)
+    else:
+        found = jnp.asarray(rank, jnp.int32)
+    basis = jnp.where(jnp.arange(max_rank) < found, vectors[:, :max_rank], 0)
+    return basis, found
+
+
+def refine(
+    weights: Float[Array, "clients out in"],
+    members: Bool[Array, " clients"],
+    basis: Float[Array, " in max_rank"],
+    rank: Int[Array, ""],
+    *,
+    shrink: bool,
+) -> Float[Array, "clients out in"]:
+    """Members move to the members' mean outside the row space and keep their own part inside it; CLAIR (9).
+
+    W̃_k = W̄ + (W_k − W̄)P + s_k (W_k − W̄)P⊥ with W̄ the mean of the members. (9) is s_k = 0 for members; clients
+    outside keep what they reported, s_k = 1.
+
+    With `shrink` every s_k is the positive part of a James–Stein factor, 1 − v_k (d − 2)/‖(W_k − W̄)P⊥‖² with
+    d = q(p − r). v_k is the noise variance of an entry, σ̂², times 1 − 1/|C| for a member (whose own noise is in
+    W̄) and 1 for others; σ̂² is the members' mean square outside the row space, on (|C| − 1)d degrees of freedom.
+    It assumes that entries outside the row space have one noise variance for all clients, close to white, and that
+    the row space is known. A client far from the members is then left alone and one within the noise is pooled.
+    Only members enter W̄ and σ̂², so that no value a contaminated client reports changes a member's result.
+    """
+    mean = members_mean(weights, members)
+    deviations = weights - mean
+    inside = jnp.matmul(jnp.matmul(deviations, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
+    if not shrink:
+        return jnp.where(members[:, None, None], mean + inside, weights)
+    _, out, in_ = weights.shape
+    outside = deviations - inside
+    squares = jnp.sum(outside**2, axis=(1, 2))
+    count = jnp.maximum(members.sum(), 1).astype(weights.dtype)
+    freedom = (out * (in_ - rank)).astype(weights.dtype)
+    variance = jnp.where(members, squares, 0).sum() / jnp.maximum((count - 1) * freedom, 1)
+    noise = variance * jnp.where(members, 1 - 1 / count, 1) * jnp.maximum(freedom - 2, 0)
+    factor = jnp.maximum(1 - noise / jnp.where(squares > 0, squares, 1), 0)
+    return mean + inside + factor[:, None, None] * outside

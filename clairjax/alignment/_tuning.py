@@ -1,0 +1,115 @@
+"""Penalties and a first row space from the data alone."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._typing import ScalarLike
+from ..kernels import spectral_norm
+from ._clients import Clients
+from ._contrasts import laplacian_times, pair_index, pair_squared_distances
+from ._factored import LANCZOS_STEPS, contrast_products, initial_factor, start, step, with_orthogonal_columns
+from ._program import Penalty
+from ._vote import votes_needed
+
+
+# λ_L as a share of the smallest value that makes the low-rank part vanish: from dense to sparse, because a column
+# of the factor that has shrunk to zero does not come back.
+PATH = (0.45, 0.53, 0.62, 0.72, 0.85)
+STEPS_A_PENALTY = 12
+# Huber threshold as a share of the median contrast: small, so that contaminated pairs pull with bounded force.
+THRESHOLD_SHARE = 0.1
+
+
+class Tuned(NamedTuple):
+    penalty: Penalty
+    rank: Int[Array, ""]  # for the first vote; refitting finds the final one
+    factor: Float[Array, " in max_rank"]  # warm start for `Factored` at this penalty
+
+
+@jax.named_scope("clairjax.tune")
+def tune(
+    clients: Clients,
+    pair_weights: Float[Array, "clients clients"],
+    max_rank: int,
+    rank: int | None,
+    vote_share: ScalarLike,
+) -> Tuned:
+    """Walk a path of λ_L at fixed λ_S; keep the penalty whose row space leaves a majority closest together.
+
+    λ_S is a tenth of the median weighted contrast, so the loss is close to Σ‖D_g − L_g‖_F and the path needs no
+    noise level: L = 0 is optimal from λ_L = λ_S ‖stack of D_g/‖D_g‖‖_op on, and the path is a fixed set of shares
+    of that. For each λ_L and each number r of leading directions the score is the (h + 1)-th smallest m_k² per
+    degree of freedom, q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least
+    trimmed squares criterion, which no minority can lower. Of the scores within noise of the best the smallest r
+    is taken.
+    """
+    count, out, in_ = clients.shape
+    distances = pair_squared_distances(clients.inner_products())
+    dtype = distances.dtype
+    pairs = pair_index(count)
+    scale = jnp.median((jnp.sqrt(distances) * pair_weights)[pairs])
+    scale = jnp.where(scale > 0, scale, jnp.max(jnp.sqrt(distances) * pair_weights))
+    sparse = jnp.maximum(jnp.asarray(THRESHOLD_SHARE, dtype) * scale, jnp.finfo(dtype).tiny ** 0.5)
+    vanishing = sparse * _unit_stack_norm(clients, distances)
+    vanishing = jnp.where(vanishing > 0, vanishing, sparse)
+    needed = votes_needed(count, vote_share)
+    freedom = (out * (in_ - 1 - jnp.arange(max_rank))).astype(dtype)  # of r = 1 … max_rank
+
+    def at_penalty(factor: Array, share: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        penalty = Penalty(share * vanishing, sparse)
+        state = jax.lax.fori_loop(
+            0,
+            STEPS_A_PENALTY,
+            lambda _, state: step(clients, distances, penalty, pair_weights, state),
+            start(factor, pair_weights),
+        )
+        return state.factor, (penalty.low_rank, state.factor, _log_spread(clients, distances, state.factor, needed))
+
+    _, (low_rank, factors, spreads) = jax.lax.scan(
+        at_penalty, initial_factor(clients, distances, max_rank), jnp.asarray(PATH, dtype)
+    )
+    usable = freedom > 0
+    scores = jnp.where(usable, spreads - jnp.log(jnp.where(usable, freedom, 1)), jnp.inf)  # [path, rank]
+    if rank is None:
+        noise = jnp.sqrt(8 / jnp.maximum(freedom, 1))  # two standard deviations of a log mean square
+        best = jnp.min(scores, axis=0)
+        chosen_rank = jnp.argmax(best <= jnp.min(best) + noise)
+    else:
+        chosen_rank = jnp.asarray(rank - 1)
+    chosen = jnp.argmin(scores[:, chosen_rank])
+    return Tuned(
+        Penalty(low_rank[chosen], sparse), (chosen_rank + 1).astype(jnp.int32), jnp.take(factors, chosen, axis=0)
+    )
+
+
+def _unit_stack_norm(clients: Clients, distances: Float[Array, "clients clients"]) -> Float[Array, ""]:
+    """Spectral norm of the stack of D_g/‖D_g‖_F; pairs that coincide are left out."""
+    apart = distances > jnp.finfo(distances.dtype).eps * jnp.max(distances)
+    weights = jnp.where(apart, 1 / jnp.where(apart, distances, 1), 0)
+
+    def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
+        return clients.adjoint_times(laplacian_times(weights, clients.times(vector[:, None])))[:, 0]
+
+    square = spectral_norm(gram_times, clients.shape[2], dtype=distances.dtype, steps=LANCZOS_STEPS)
+    return jnp.sqrt(jnp.maximum(square, 0))
+
+
+def _log_spread(
+    clients: Clients,
+    distances: Float[Array, "clients clients"],
+    factor: Float[Array, " in max_rank"],
+    needed: Int[Array, ""],
+) -> Float[Array, " max_rank"]:
+    """Log of the (h + 1)-th smallest m_k² off the r leading directions, for r = 1 … max_rank."""
+    factor, _ = with_orthogonal_columns(factor)
+    lengths = jnp.linalg.norm(factor, axis=0)
+    directions = factor / jnp.where(lengths > 0, lengths, 1)
+    _, cross = contrast_products(clients, directions)
+    explained = jnp.cumsum(jnp.diagonal(cross, axis1=-2, axis2=-1), axis=-1)
+    floor = jnp.finfo(distances.dtype).eps * jnp.max(distances) + jnp.finfo(distances.dtype).tiny
+    left = jnp.moveaxis(jnp.maximum(distances[..., None] - explained, 0), -1, 0)  # [max_rank, K, K]
+    reach = jnp.take(jnp.sort(left, axis=-1), needed, axis=-1)  # the own zero is first
+    return jnp.log(jnp.take(jnp.sort(reach, axis=-1), needed, axis=-1) + floor)

@@ -1,0 +1,5 @@
+"""Monte Carlo sweeps: a replicate function over cells x replicates, stored, resumable, bit-identical."""
+
+from ._plan import replicate_key as replicate_key
+from ._results import Results as Results
+from ._runner import run as run

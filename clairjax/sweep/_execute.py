@@ -1,0 +1,111 @@
+"""One cell: read the blocks that exist; compile if any is missing, run those chunk by chunk, store each."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, UInt32
+
+from .._typing import Key
+from ._plan import Cell, blocks_for, cell_id, cell_key, cell_record, chunks_of, lane_indices
+from ._progress import Progress
+from ._results import failed_replicates
+from ._store import Arrays, Block, Store
+from ._trace import Program
+
+
+class CellRun(NamedTuple):
+    arrays: Arrays
+    failed: Bool[np.ndarray, " replicates"]
+    compile_seconds: float
+    run_seconds: float
+
+
+class Executor(NamedTuple):
+    key: Key
+    replicates: int
+    lane_width: int
+    devices: Sequence[jax.Device]
+    store: Store
+    bar: Progress
+
+    def run(self, cell: Cell, program: Program) -> CellRun:
+        name, label = cell_id(cell), json.dumps(cell_record(cell))
+        entry = self.store.manifest["cells"][name]
+        needed = blocks_for(self.replicates, self.lane_width)
+        read = {b: self.store.read(name, b, program.outputs, self.lane_width) for b in needed}
+        blocks = {b: block for b, block in read.items() if block is not None}
+        missing = [b for b in needed if b not in blocks]
+        self.bar.advance(self._count(blocks))
+        if missing:
+            self.bar.show(f"compile {label}")
+            start = time.perf_counter()
+            compute = compile_blocks(program, self.devices, cell_key(self.key, cell), self.lane_width)
+            entry["compile_seconds"] = program.seconds + time.perf_counter() - start
+            self.bar.show(f"run {label}")
+        for chunk in chunks_of(missing, len(self.devices)):
+            for b, block in self._chunk(compute, chunk).items():
+                self.store.write(name, b, block)
+                blocks[b] = block
+            self.bar.advance(self._count(chunk))
+        parts = [blocks[b].arrays for b in needed]
+        arrays = {
+            out: np.concatenate([part[out] for part in parts])[: self.replicates] for out in program.outputs
+        }
+        failed = failed_replicates(arrays)
+        entry["failures"] = np.flatnonzero(failed).tolist()
+        entry["run_seconds"] = sum(blocks[b].seconds for b in needed)
+        return CellRun(arrays, failed, entry.get("compile_seconds", 0.0), entry["run_seconds"])
+
+    def _count(self, blocks: Iterable[int]) -> int:
+        """Replicates asked for among those of `blocks`."""
+        return sum(min(self.lane_width, self.replicates - b * self.lane_width) for b in blocks)
+
+    def _chunk(self, compute: Callable[[np.ndarray], Arrays], chunk: list[int]) -> dict[int, Block]:
+        start = time.perf_counter()
+        try:
+            arrays = compute(lane_indices(chunk, len(self.devices), self.lane_width))
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                error.add_note(f"A lane_width below {self.lane_width} needs less memory.")
+            raise
+        seconds = (time.perf_counter() - start) / len(chunk)
+        lanes = [slice(i * self.lane_width, (i + 1) * self.lane_width) for i in range(len(chunk))]
+        return {
+            b: Block({name: array[part] for name, array in arrays.items()}, seconds)
+            for b, part in zip(chunk, lanes, strict=True)
+        }
+
+
+def compile_blocks(
+    program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int
+) -> Callable[[UInt32[np.ndarray, " lanes"]], Arrays]:
+    """The compiled program: indices of `lane_width` replicates a device in, their outputs out.
+
+    Under `shard_map` a device runs the program of its own lanes: no loop waits for another device's slowest
+    replicate, and the lanes' arithmetic is the same whatever the number of devices.
+    """
+    mesh = Mesh(
+        np.array(devices), ("replicates",)
+    )  # `jax.make_mesh` would refuse arguments that are not sharded
+    shared, split = PartitionSpec(), PartitionSpec("replicates")
+    one = jaxpr_as_fun(program.closed)
+
+    def clairjax_sweep(key: Array, indices: Array) -> dict[str, Array]:
+        outputs = jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
+        return dict(zip(program.outputs, outputs, strict=True))
+
+    # check_vma=False: loops whose carry starts from a constant are not tracked as varying over devices
+    sharded = jax.shard_map(
+        clairjax_sweep, mesh=mesh, in_specs=(shared, split), out_specs=split, check_vma=False
+    )
+    placed = jax.device_put(key, NamedSharding(mesh, shared))
+    over_lanes = NamedSharding(mesh, split)
+    lanes = jax.ShapeDtypeStruct((len(devices) * lane_width,), np.uint32, sharding=over_lanes)
+    compiled = jax.jit(sharded).lower(placed, lanes).compile()
+    return lambda indices: jax.device_get(compiled(placed, jax.device_put(indices, over_lanes)))

@@ -1,0 +1,175 @@
+"""What is computed: the cells' stable names, the keys of their replicates, and blocks of one fixed width."""
+
+import dataclasses
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, UInt32
+
+from .._typing import Key
+
+
+Cell = Hashable
+Scalar = bool | int | float | str | None
+
+_OUTPUTS_NEVER = ("cell", "replicate", "compile_seconds", "run_seconds")
+_FIELDS_NEVER = (*_OUTPUTS_NEVER, "failed", "name", "index", "value")
+_BLOCKS = 8
+
+
+class _Limits(NamedTuple):
+    memory: int
+    lanes: int
+
+
+_CPU = _Limits(2**28, 32)
+_ACCELERATOR = _Limits(2**31, 1024)
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """The fields of a frozen dataclass or a NamedTuple, else None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    return None
+
+
+def _canonical(value: Any, name: str) -> Any:
+    """`value` as JSON that is equal exactly for equal values: 1 and 1.0 are one number."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and not math.isnan(value):
+        return int(value) if value.is_integer() else value
+    if (fields := _fields(value)) is not None:
+        items = {key: _canonical(item, f"{name}.{key}") for key, item in fields.items()}
+        return {"": type(value).__qualname__, **items}
+    if isinstance(value, tuple):
+        return [_canonical(item, name) for item in value]
+    raise ValueError(
+        f"cells: {name} must be a number, string, bool, None, or a tuple or frozen dataclass of those; "
+        f"got {type(value).__name__} ({value!r})."
+    )
+
+
+def _content(cell: Cell) -> dict[str, Any]:
+    if _fields(cell) is None:
+        raise ValueError(
+            f"cells: each must be a frozen dataclass or a NamedTuple, got {type(cell).__name__}."
+        )
+    return {key: value for key, value in _canonical(cell, "cell").items() if key}
+
+
+def cell_record(cell: Cell) -> dict[str, Scalar]:
+    """The cell as one row; a nested field is its class's name and dotted fields, a tuple is JSON text."""
+
+    def rows(content: dict[str, Any], prefix: str) -> Iterator[tuple[str, Scalar]]:
+        for name, value in content.items():
+            if isinstance(value, dict):
+                yield from rows(value, f"{prefix}{name}.")
+            else:
+                column = prefix + name if name else prefix.removesuffix(".")
+                yield column, json.dumps(value) if isinstance(value, list) else value
+
+    return dict(rows(_content(cell), ""))
+
+
+def cell_id(cell: Cell) -> str:
+    """Sixteen hexadecimal digits from the cell's fields alone, not from its position or its class."""
+    text = json.dumps(_content(cell), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cell_key(key: Key, cell: Cell) -> Key:
+    return jax.random.fold_in(key, np.uint32(int(cell_id(cell)[:8], 16)))
+
+
+def replicate_key(key: Key, cell: Cell, replicate: int) -> Key:
+    """The key that a sweep gives to one replicate: `fold_in(fold_in(key, id of the cell), replicate)`.
+
+    It depends on nothing else, so a single replicate can be repeated by hand, say one that failed.
+
+    **Args:**
+
+    - `key`: the sweep's key.
+    - `cell`: one of its cells; only its fields count, not its place among the cells.
+    - `replicate`: index of the replicate, 0 or more.
+
+    **Returns:** the key to pass to the replicate function.
+
+    >>> import jax
+    >>> from typing import NamedTuple
+    >>> from clairjax import sweep
+    >>> class Cell(NamedTuple):
+    ...     size: int
+    >>> key = sweep.replicate_key(jax.random.key(0), Cell(3), 17)
+    >>> key.shape
+    ()
+    """
+    return jax.random.fold_in(cell_key(key, cell), np.uint32(replicate))
+
+
+def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    cells = tuple(cells)
+    if not cells:
+        raise ValueError("cells: at least one is needed, got none.")
+    ids = [cell_id(cell) for cell in cells]
+    for i, cell in enumerate(cells):
+        if ids[i] in ids[:i] or cell in cells[:i]:
+            raise ValueError(f"cells: each must differ from the others, got {cell!r} more than once.")
+    return cells
+
+
+def check_names(cell: Cell, outputs: Sequence[str]) -> None:
+    """Fields are columns of the tables and outputs are variables beside them: no name may mean two things."""
+    fields = list(cell_record(cell))
+    taken = [f"field {name}" for name in fields if name in outputs or name in _FIELDS_NEVER]
+    taken += [f"output {name}" for name in outputs if name in _OUTPUTS_NEVER]
+    if taken:
+        raise ValueError(
+            f"replicate: a cell's field and an output must not share a name, fields not be named "
+            f"{', '.join(_FIELDS_NEVER)}, outputs not {', '.join(_OUTPUTS_NEVER)}; got {', '.join(taken)}."
+        )
+
+
+def default_lane_width(bytes_per_replicate: int, replicates: int, platform: str) -> int:
+    """Lanes a device computes at once, from the program and the request alone, never from the free memory.
+
+    The most that fit in 256 MiB (2 GiB on an accelerator) by `bytes_per_replicate`, at most 32 (1024), and so
+    few that `replicates` make eight blocks: then up to eight devices have work and a kill loses an eighth.
+    """
+    limits = _CPU if platform == "cpu" else _ACCELERATOR
+    fits = limits.memory // max(bytes_per_replicate, 1)
+    return max(1, min(fits, limits.lanes, -(-replicates // _BLOCKS)))
+
+
+def blocks_for(replicates: int, lane_width: int) -> range:
+    """Block b holds replicates b·lane_width, …, (b+1)·lane_width − 1, whatever computes it."""
+    return range(-(-replicates // lane_width))
+
+
+def chunks_of(blocks: Sequence[int], devices: int) -> list[list[int]]:
+    """Blocks that are computed together, one a device."""
+    return [list(blocks[start : start + devices]) for start in range(0, len(blocks), devices)]
+
+
+def lane_indices(chunk: Sequence[int], devices: int, lane_width: int) -> UInt32[np.ndarray, " lanes"]:
+    """Replicate index of each lane. Devices without a block repeat the chunk's last one, to be dropped."""
+    blocks = np.array([*chunk, *[chunk[-1]] * (devices - len(chunk))], np.int64)
+    return (blocks[:, None] * lane_width + np.arange(lane_width)).astype(np.uint32).reshape(-1)
+
+
+def is_key(key: Array) -> bool:
+    return (
+        isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
+    )

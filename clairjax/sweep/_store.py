@@ -1,0 +1,149 @@
+"""The folder of a sweep: `manifest.json` and one file a block of replicates, each written beside and renamed.
+
+A block is `lane_width` replicates of one cell. It is the unit on disk whatever number of devices computed it.
+"""
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+FORMAT = "clairjax sweep 1"
+_HEADER = "__block__"
+
+Arrays = dict[str, np.ndarray]
+Shapes = Mapping[str, jax.ShapeDtypeStruct]
+
+
+class Block(NamedTuple):
+    arrays: Arrays
+    seconds: float
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file in the same folder, flush it to the disk and rename it to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    beside = Path(name)
+    try:
+        write(beside)
+        with open(beside, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)  # mkstemp makes it private
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class Store:
+    """`out=None` keeps nothing and finds nothing."""
+
+    def __init__(self, out: str | os.PathLike[str] | None):
+        self.folder = None if out is None else Path(out)
+        self.manifest = self._read_manifest()
+
+    def _read_manifest(self) -> dict[str, Any]:
+        if self.folder is None or not (path := self.folder / "manifest.json").exists():
+            return {}
+        try:
+            manifest = json.loads(path.read_text())
+        except ValueError:
+            warnings.warn(f"{path} is not readable as JSON and is written anew.", stacklevel=4)
+            return {}
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"out: {self.folder} must be a new folder or one of this sweep; {path} is something else."
+            )
+        return manifest
+
+    def claim(self, arguments: Mapping[str, Any], cells: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take the folder for these arguments and the cells' programs, or say what differs from its own."""
+        stored = self.manifest.get("arguments", {})
+        differ = [
+            f"{name} must be {json.dumps(stored.get(name))}, got {json.dumps(arguments.get(name))}"
+            for name in sorted({*arguments, *stored} if stored else ())
+            if stored.get(name) != arguments.get(name)
+        ]
+        for name, entry in self.manifest.get("cells", {}).items():
+            if name in cells and cells[name]["program"] != entry["program"]:
+                differ.append(
+                    f"the replicate function computes something else in cell {json.dumps(entry['fields'])} "
+                    "(its code, or what it closes over, has changed)"
+                )
+        if differ:
+            raise ValueError(
+                f"out: {self.folder} holds another sweep: {'; '.join(differ)}. "
+                "Repeat those arguments, or choose a new folder."
+            )
+        known = self.manifest.get("cells", {})
+        merged = known | {name: known.get(name, {}) | dict(entry) for name, entry in cells.items()}
+        self.manifest = self.manifest | {"format": FORMAT, "arguments": dict(arguments), "cells": merged}
+
+    def write_manifest(self) -> None:
+        if self.folder is not None:
+            text = json.dumps(self.manifest, indent=1) + "\n"
+            replace_file(self.folder / "manifest.json", lambda path: path.write_text(text))
+
+    def _path(self, cell: str, block: int) -> Path:
+        assert self.folder is not None
+        return self.folder / cell / f"block-{block:06d}.npz"
+
+    def _header(self, cell: str, block: int) -> dict[str, Any]:
+        owner = json.dumps(
+            [self.manifest["arguments"], cell, self.manifest["cells"][cell]["program"]], sort_keys=True
+        )
+        return {"format": FORMAT, "sweep": hashlib.sha256(owner.encode()).hexdigest(), "block": block}
+
+    def write(self, cell: str, block: int, content: Block) -> None:
+        if self.folder is None:
+            return
+        header = json.dumps(self._header(cell, block) | {"seconds": content.seconds})
+        arrays: Any = {_HEADER: np.array(header), **content.arrays}
+
+        def save(path: Path) -> None:
+            with open(path, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+
+        replace_file(self._path(cell, block), save)
+
+    def read(self, cell: str, block: int, shapes: Shapes, lane_width: int) -> Block | None:
+        """The stored block, or None if there is none. One that cannot be trusted is reported and not used."""
+        if self.folder is None or not (path := self._path(cell, block)).exists():
+            return None
+        try:
+            return self._parse(path.read_bytes(), self._header(cell, block), shapes, lane_width)
+        except Exception as error:  # whatever a damaged file makes zipfile or NumPy raise
+            warnings.warn(f"{path} is not used and its replicates are computed again: {error}", stacklevel=3)
+            return None
+
+    def _parse(self, data: bytes, expected: dict[str, Any], shapes: Shapes, lane_width: int) -> Block:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if (damaged := archive.testzip()) is not None:  # NumPy alone would not compare the checksums
+                raise ValueError(f"{damaged} is damaged")
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            header = json.loads(str(file[_HEADER]))
+            arrays = {name: file[name] for name in file.files if name != _HEADER}
+        if {name: header.get(name) for name in expected} != expected:
+            raise ValueError("it belongs to another sweep, cell or block")
+        found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        if found != {name: ((lane_width, *shape.shape), shape.dtype) for name, shape in shapes.items()}:
+            raise ValueError("its arrays are not those that the replicate function returns")
+        return Block(arrays, float(header["seconds"]))

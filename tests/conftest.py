@@ -1,0 +1,101 @@
+"""Settings that must precede every JAX array, and the fixtures all rooms share."""
+
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+WIDE = os.environ.get("CLAIRJAX_TEST_X64", "1") != "0"
+
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+from jax.flatten_util import ravel_pytree  # noqa: E402
+
+
+STRICT = {"jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "raise"}
+jax.config.update("jax_enable_x64", WIDE)
+for _name, _value in STRICT.items():
+    jax.config.update(_name, _value)
+
+hypothesis.settings.register_profile(
+    "clairjax",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=25,
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.differing_executors,
+    ],
+)
+hypothesis.settings.load_profile("clairjax")
+
+
+@pytest.fixture(params=["float32", "float64"] if WIDE else ["float32"])
+def dtype(request):
+    """Both dtypes in an x64 process; float32 alone where CLAIRJAX_TEST_X64=0 takes x64 away."""
+    return jnp.dtype(request.param)
+
+
+@pytest.fixture
+def key(request):
+    """A key that depends on the test's name and on nothing else."""
+    digest = hashlib.sha256(request.node.name.encode()).digest()
+    return jax.random.key(int.from_bytes(digest[:4], "big") >> 1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _derivatives(function, arguments, step, key):
+    flat, restore = ravel_pytree(arguments)
+    flat_function = lambda x: ravel_pytree(function(*restore(x)))[0]
+    direction = jax.random.normal(key, flat.shape, flat.dtype)
+    differences = (flat_function(flat + step * direction) - flat_function(flat - step * direction)) / (2 * step)
+    _, forward = jax.jvp(flat_function, (flat,), (direction,))
+    weights = jnp.cos(jnp.arange(forward.size, dtype=forward.dtype))
+    (reverse,) = jax.vjp(flat_function, flat)[1](weights)
+    return differences, forward, weights @ forward, reverse @ direction
+
+
+@pytest.fixture
+def check_derivative(key):
+    """Compares forward and reverse derivatives along a random direction with central differences."""
+    if not WIDE:
+        pytest.skip("finite differences need float64")
+
+    def check(function, *arguments, step=1e-6, tolerance=1e-6):
+        differences, forward, forward_sum, reverse_sum = _derivatives(function, arguments, step, key)
+        assert differences.dtype == jnp.float64
+        scale = 1 + np.abs(differences).max()
+        np.testing.assert_allclose(forward, differences, rtol=0, atol=tolerance * scale)
+        np.testing.assert_allclose(reverse_sum, forward_sum, rtol=1e-9, atol=1e-9 * scale)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def rerun_in_32_bits():
+    """Runs pytest with these arguments in a process without x64; fails with its output."""
+    if not WIDE:
+        pytest.skip("this is the 32-bit process")
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=Path(__file__).parent.parent,
+            env=os.environ | {"CLAIRJAX_TEST_X64": "0"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run

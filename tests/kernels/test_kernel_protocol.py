@@ -1,0 +1,104 @@
+"""What every kernel promises: the data's dtype, vmap equal to a loop, one trace, all finite at zero."""
+
+import inspect
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from clairjax import kernels
+
+
+# Name: (function of arrays alone, shapes of the arrays). A shape of () is a threshold, a bound or a radius.
+CASES = {
+    "gram": (kernels.gram, [(6, 4)]),
+    "svt tall": (kernels.svt, [(6, 4), ()]),
+    "svt wide": (kernels.svt, [(3, 5), ()]),
+    "right_basis": (lambda m: kernels.right_basis(kernels.gram(m), 2), [(6, 4)]),
+    "spectral_norm": (
+        lambda m: kernels.spectral_norm(lambda v: m.T @ (m @ v), m.shape[1], dtype=m.dtype, steps=4),
+        [(6, 4)],
+    ),
+    "block_norms": (kernels.block_norms, [(5, 3, 2)]),
+    "block_soft_threshold": (kernels.block_soft_threshold, [(5, 3, 2), ()]),
+    "block_soft_threshold, one a block": (kernels.block_soft_threshold, [(5, 3, 2), (5,)]),
+    "huber": (lambda t, d: kernels.huber(jnp.abs(t), d), [(4,), ()]),
+    "huber_weight": (lambda t, d: kernels.huber_weight(jnp.abs(t), d), [(4,), ()]),
+    "orthonormalize": (kernels.orthonormalize, [(6, 3)]),
+    "power_step": (kernels.power_step, [(5, 5), (5, 2)]),
+    "clip_by_norm": (kernels.clip_by_norm, [(6,), ()]),
+    "clip_by_norm, tree": (lambda a, b, c: kernels.clip_by_norm({"a": a, "b": [b]}, c), [(2, 3), (4,), ()]),
+    "gaussian_mechanism": (
+        lambda v, c, s: kernels.gaussian_mechanism(v, c, s, normaliser=7.0, key=jax.random.key(3)),
+        [(5, 2, 3), (), ()],
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+def draw(key, shapes, dtype):
+    keys = jax.random.split(key, len(shapes))
+    normal = [jax.random.normal(k, shape, dtype) for k, shape in zip(keys, shapes, strict=True)]
+    return [x if x.ndim > 1 else jnp.abs(x) + jnp.asarray(0.1, dtype) for x in normal]
+
+
+def test_keeps_the_dtype_also_beside_python_numbers(case, key, dtype):
+    function, shapes = case
+    arguments = draw(key, shapes, dtype)
+    numbers = [x if x.ndim else float(x) for x in arguments]
+    for given in (arguments, numbers):
+        chex.assert_type(jax.tree.leaves(jax.eval_shape(lambda xs: function(*xs), given)), dtype)
+
+
+def test_traces_once_and_vmap_is_a_loop(case, key, dtype):
+    function, shapes = case
+    lanes = [draw(k, shapes, dtype) for k in jax.random.split(key, 3)]
+    stacked = [jnp.stack(xs) for xs in zip(*lanes, strict=True)]
+    traces = []
+    compiled = jax.jit(lambda *xs: (traces.append(1), function(*xs))[1])
+    looped = jax.tree.map(lambda *xs: np.stack(xs), *[compiled(*lane) for lane in lanes])
+    assert len(traces) == 1
+    tolerance = 200 * float(jnp.finfo(dtype).eps)
+    chex.assert_trees_all_close(jax.jit(jax.vmap(function))(*stacked), looped, rtol=tolerance, atol=tolerance)
+
+
+def test_value_and_derivatives_are_finite_at_zero(case, key, dtype):
+    function, shapes = case
+    total = lambda *xs: sum(jnp.sum(leaf**2 + leaf) for leaf in jax.tree.leaves(function(*xs)))
+
+    @jax.jit
+    def everything(*xs):
+        tangents = jax.jvp(function, xs, tuple(jnp.ones_like(x) for x in xs))
+        return tangents, jax.value_and_grad(total, argnums=tuple(range(len(xs))))(*xs)
+
+    generic = draw(key, shapes, dtype)
+    for is_zero in (lambda x: x.ndim > 0, lambda x: x.ndim == 0, lambda x: True):
+        chex.assert_tree_all_finite(everything(*[jnp.zeros_like(x) if is_zero(x) else x for x in generic]))
+
+
+def test_names_itself_in_the_compiled_code(key):
+    for name, (function, shapes) in CASES.items():
+        arguments = draw(key, shapes, jnp.float32)
+        text = jax.jit(function).lower(*arguments).as_text(debug_info=True)
+        assert "clairjax." + name.split()[0].strip(",") in text, name
+
+
+def test_survives_a_process_of_32_bits(rerun_in_32_bits):
+    rerun_in_32_bits(__file__, "-k", "dtype or zero or switch")
+
+
+def test_the_door_is_covered():
+    public = {name for name, value in vars(kernels).items() if inspect.isfunction(value)}
+    assert public == {name.split()[0].strip(",") for name in CASES}
+
+
+def test_32_bit_switch(dtype):
+    widest = np.float64 if jax.config.jax_enable_x64 else np.float32
+    assert jnp.asarray(np.zeros(1)).dtype == widest
+    assert dtype in (np.float32, widest)

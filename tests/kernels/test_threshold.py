@@ -1,0 +1,128 @@
+"""Block soft threshold and Huber: optimality, duality, the envelope that joins them, and zero."""
+
+import cvxpy
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clairjax import kernels
+
+
+block_norms, block_soft_threshold = jax.jit(kernels.block_norms), jax.jit(kernels.block_soft_threshold)
+huber, huber_weight = jax.jit(kernels.huber), jax.jit(kernels.huber_weight)
+seeds = st.integers(0, 1000)
+thresholds = st.floats(0.0, 4.0, width=32)
+
+
+def blocks_of(seed, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal((5, 3, 2)), dtype)
+
+
+def test_norms_are_those_of_numpy(key, dtype):
+    blocks = jax.random.normal(key, (4, 3, 2), dtype)
+    np.testing.assert_allclose(block_norms(blocks), np.linalg.norm(blocks, axis=(1, 2)), rtol=1e-6)
+
+
+@given(seed=seeds, threshold=thresholds)
+def test_soft_threshold_meets_the_optimality_conditions(seed, threshold):
+    """`X − S = τ S/‖S‖` where S is not zero, `‖X − S‖ ≤ τ` where it is."""
+    blocks = blocks_of(seed)
+    shrunk = block_soft_threshold(blocks, threshold)
+    before, after, rest = (np.asarray(block_norms(b)) for b in (blocks, shrunk, blocks - shrunk))
+    assert np.all(rest <= threshold * (1 + 1e-5) + 1e-6)
+    alive = after > 0
+    np.testing.assert_allclose(rest[alive], threshold, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(after, np.maximum(before - threshold, 0), rtol=1e-4, atol=1e-5)
+    inner = jnp.sum(blocks * shrunk, axis=(1, 2))
+    np.testing.assert_allclose(inner, before * after, rtol=1e-4, atol=1e-5)
+
+
+@given(seed=seeds, threshold=thresholds)
+def test_soft_threshold_is_firmly_nonexpansive(seed, threshold):
+    first, second = blocks_of(seed), 0.5 * blocks_of(seed + 1)
+    moved = block_soft_threshold(first, threshold) - block_soft_threshold(second, threshold)
+    assert jnp.sum(moved**2) <= jnp.sum(moved * (first - second)) + 1e-4
+
+
+@given(seed=seeds, delta=thresholds)
+def test_huber_is_what_the_soft_threshold_leaves(seed, delta):
+    """`huber(‖R‖; δ) = min_S ½‖R − S‖² + δ‖S‖`."""
+    blocks = blocks_of(seed)
+    shrunk = block_soft_threshold(blocks, delta)
+    least = jnp.sum((blocks - shrunk) ** 2, axis=(1, 2)) / 2 + delta * block_norms(shrunk)
+    np.testing.assert_allclose(huber(block_norms(blocks), delta), least, rtol=1e-4, atol=1e-5)
+
+
+@given(seed=seeds, delta=thresholds)
+def test_huber_weight_is_what_the_soft_threshold_leaves_of_a_block(seed, delta):
+    blocks = blocks_of(seed)
+    left = blocks - block_soft_threshold(blocks, delta)
+    weighted = huber_weight(block_norms(blocks), delta)[:, None, None] * blocks
+    np.testing.assert_allclose(left, weighted, rtol=1e-4, atol=1e-5)
+
+
+@given(at=st.floats(0.0, 5.0), to=st.floats(0.0, 5.0), delta=thresholds)
+def test_huber_lies_under_the_quadratic_of_its_weight(at, to, delta):
+    at, to = jnp.asarray(at, jnp.float32), jnp.asarray(to, jnp.float32)
+    above = huber(at, delta) + huber_weight(at, delta) * (to**2 - at**2) / 2
+    assert huber(to, delta) <= above + 1e-4
+
+
+def test_soft_threshold_is_what_a_convex_solver_finds(key):
+    blocks = np.asarray(jax.random.normal(key, (2, 3, 2)), np.float64)
+    thresholds = np.array([0.7, 5.0])
+    unknown = [cvxpy.Variable((3, 2)) for _ in blocks]
+    loss = sum(
+        cvxpy.sum_squares(s - b) / 2 + t * cvxpy.norm(s, "fro")
+        for s, b, t in zip(unknown, blocks, thresholds, strict=True)
+    )
+    cvxpy.Problem(cvxpy.Minimize(loss)).solve(solver=cvxpy.CLARABEL)
+    found = block_soft_threshold(jnp.asarray(blocks), jnp.asarray(thresholds))
+    np.testing.assert_allclose(found, np.stack([s.value for s in unknown]), atol=1e-5)
+    np.testing.assert_array_equal(found[1], np.zeros((3, 2)))
+
+
+def test_soft_threshold_at_its_edges(dtype):
+    blocks = jnp.asarray([[[3.0, 4.0]], [[0.0, 0.0]], [[6.0, 8.0]]], dtype)
+    np.testing.assert_array_equal(block_soft_threshold(blocks, 0.0), blocks)
+    np.testing.assert_array_equal(block_soft_threshold(blocks, jnp.inf), jnp.zeros_like(blocks))
+    tie = block_soft_threshold(blocks, 5.0)
+    np.testing.assert_array_equal(tie[:2], jnp.zeros((2, 1, 2)))
+    np.testing.assert_allclose(tie[2], blocks[0], rtol=1e-6)
+
+
+def test_huber_at_its_edges(dtype):
+    norm = jnp.asarray([0.0, 1.0, 2.0], dtype)
+    np.testing.assert_array_equal(huber(norm, 0.0), [0, 0, 0])
+    np.testing.assert_array_equal(huber_weight(norm, 0.0), [0, 0, 0])
+    np.testing.assert_array_equal(huber(norm, jnp.inf), [0, 0.5, 2])
+    np.testing.assert_array_equal(huber_weight(norm, jnp.inf), [1, 1, 1])
+    np.testing.assert_array_equal(huber(norm, 1.0), [0, 0.5, 1.5])
+    np.testing.assert_array_equal(huber_weight(norm, 1.0), [1, 1, 0.5])
+    np.testing.assert_array_equal(huber_weight(norm, norm), [0, 1, 1])
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 100.0])
+def test_derivatives_are_those_of_finite_differences(key, check_derivative, threshold):
+    blocks = jax.random.normal(key, (4, 3, 2)).at[2].set(0)
+    check_derivative(lambda b: block_soft_threshold(b, threshold), blocks)
+    if threshold:
+        each = jnp.full(4, threshold)
+        check_derivative(block_soft_threshold, blocks, each)
+        check_derivative(lambda t, d: (huber(t, d), huber_weight(t, d)), block_norms(blocks), each)
+
+
+def test_derivative_of_huber_is_its_weight_times_the_norm(key):
+    norm = jnp.abs(jax.random.normal(key, (6,))).at[0].set(0.0)
+    for delta in (0.0, 0.5, jnp.inf):
+        gradient = jax.grad(lambda t, d=delta: jnp.sum(huber(t, d)))(norm)
+        np.testing.assert_allclose(gradient, huber_weight(norm, delta) * norm, rtol=1e-6)
+
+
+def test_soft_threshold_of_zero_is_the_identity_also_at_a_zero_block():
+    blocks, direction = jnp.zeros((1, 2, 2)), jnp.ones((1, 2, 2))
+    _, tangent = jax.jvp(lambda b: block_soft_threshold(b, 0.0), (blocks,), (direction,))
+    np.testing.assert_array_equal(tangent, direction)

@@ -1,0 +1,362 @@
+"""A sweep in one process: the replicates it computes, what it stores, what it resumes, what it refuses."""
+
+import json
+import os
+import re
+import shutil
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_cases import CELLS, digest, replicate
+
+from clairjax import sweep
+from clairjax.sweep._execute import compile_blocks
+from clairjax.sweep._plan import blocks_for, cell_id, cell_key, lane_indices
+from clairjax.sweep._store import Store
+from clairjax.sweep._trace import trace
+
+
+KEY = jax.random.key(3)
+
+
+class Small(NamedTuple):
+    size: int
+    label: str = "a"
+
+
+def draws(key, cell):
+    words = jax.random.key_data(key) % 1009  # cheaper to compile than a generator of normals
+    x = jnp.sin(jnp.sum(words).astype(float) * jnp.arange(1.0, cell.size + 1))
+    return {"mean": x.mean(), "draws": x, "count": jnp.sum(x > 0), "any": jnp.any(x > 0.9)}
+
+
+SMALL = (Small(3), Small(5))
+
+
+def run(out=None, *, fn=draws, cells=SMALL, key=KEY, replicates=10, lane_width=4, **options):
+    return sweep.run(fn, cells, key=key, replicates=replicates, lane_width=lane_width, out=out, **options)
+
+
+def files(out):
+    return {path: path.stat().st_mtime_ns for path in sorted(out.glob("*/block-*.npz"))}
+
+
+def one_at_a_time(fn, cell, replicates):
+    alone = jax.jit(fn, static_argnums=1)
+    found = [alone(sweep.replicate_key(KEY, cell, i), cell) for i in range(replicates)]
+    return {name: np.stack([np.asarray(outputs[name]) for outputs in found]) for name in found[0]}
+
+
+def test_replicates_equal_those_computed_one_at_a_time():
+    results = sweep.run(replicate, CELLS, key=KEY, replicates=7, lane_width=3)
+    wide = jax.config.jax_enable_x64
+    for cell in CELLS:
+        alone = one_at_a_time(replicate, cell, 7)
+        assert set(alone) == set(results[cell])
+        for name in ("error", "spectrum", "heads"):
+            scale = abs(alone[name]).max()
+            np.testing.assert_allclose(
+                results[cell][name],
+                alone[name],
+                rtol=1e-10 if wide else 1e-3,
+                atol=scale * (1e-12 if wide else 1e-4),
+            )
+            assert results[cell][name].dtype == alone[name].dtype
+
+
+def test_cells_replicates_and_position_change_no_other_result():
+    alone = run(cells=[Small(5)], replicates=6)
+    more = run(cells=[Small(9), Small(5), Small(3)], replicates=11)
+    for name, values in alone[Small(5)].items():
+        assert np.array_equal(values, more[Small(5)][name][:6])
+
+
+@settings(max_examples=5)
+@given(st.permutations(range(5)))
+def test_order_of_blocks_changes_no_bit(order):
+    cell = CELLS[0]
+    if "compiled" not in COMPILED:
+        program = trace(replicate, KEY, cell)
+        COMPILED["compiled"] = compile_blocks(program, jax.local_devices()[:1], cell_key(KEY, cell), 4)
+        COMPILED["blocks"] = [COMPILED["compiled"](lane_indices([b], 1, 4)) for b in range(5)]
+    for b in order:
+        again = COMPILED["compiled"](lane_indices([b], 1, 4))
+        assert all(np.array_equal(again[name], COMPILED["blocks"][b][name]) for name in again)
+
+
+COMPILED: dict = {}
+
+
+def test_compiled_once_a_cell():
+    traces = []
+
+    def counted(key, cell):
+        traces.append(cell)
+        return draws(key, cell)
+
+    run(fn=counted, replicates=30)
+    assert traces == [Small(3), Small(5)]
+
+
+def test_same_arguments_again_compute_nothing(tmp_path, monkeypatch):
+    first = run(tmp_path)
+    before = files(tmp_path)
+    monkeypatch.setattr("clairjax.sweep._execute.compile_blocks", None)
+    assert digest(run(tmp_path)) == digest(first)
+    assert files(tmp_path) == before and len(before) == 2 * 3
+    assert digest(run(tmp_path, lane_width=None)) == digest(first)  # the recorded width
+    fewer = run(tmp_path, replicates=5)
+    assert np.array_equal(fewer[Small(3)]["draws"], first[Small(3)]["draws"][:5])
+
+
+def test_more_replicates_and_more_cells_extend(tmp_path):
+    run(tmp_path)
+    before = files(tmp_path)
+    more = run(tmp_path, replicates=17, cells=[Small(2), Small(5), Small(3)])
+    after = files(tmp_path)
+    assert {
+        path: after[path] for path in before
+    } == before  # even the block that was partly beyond the request
+    assert len(after) == 3 * 5
+    assert digest(more) == digest(run(replicates=17, cells=[Small(2), Small(5), Small(3)]))
+
+
+def test_interrupt_loses_only_the_chunk_in_flight(tmp_path, monkeypatch):
+    write, count = Store.write, []
+
+    def interrupted(self, *arguments):
+        count.append(1)
+        if len(count) == 4:
+            raise KeyboardInterrupt
+        write(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Store, "write", interrupted)
+        run(tmp_path)
+    assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "interrupted"
+    before = files(tmp_path)
+    assert len(before) == 3
+    assert digest(run(tmp_path)) == digest(run())
+    assert before.items() <= files(tmp_path).items()
+    assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "complete"
+
+
+def test_an_error_while_running_is_recorded_and_raised(tmp_path, monkeypatch):
+    def broken(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Store, "write", broken)
+    with pytest.raises(OSError, match="disk full"):
+        run(tmp_path)
+    assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "failed"
+
+
+DIFFERENT = {
+    "key": ({"key": jax.random.key(4)}, r"key must be .*\[0, 3\].*, got .*\[0, 4\]"),
+    "lane width": ({"lane_width": 5}, "lane_width must be 4, got 5"),
+    "arguments": ({"arguments": {"dtype": "float32"}}, r'arguments must be \{\}, got \{"dtype": "float32"\}'),
+    "program": (
+        {
+            "fn": lambda key, cell: {
+                name: 2 * value for name, value in draws(key, cell).items() if name == "mean"
+            }
+        },
+        r'computes something else in cell \{"size": 3, "label": "a"\}',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_arguments_in_the_same_folder_are_named(tmp_path, name):
+    options, message = DIFFERENT[name]
+    run(tmp_path)
+    before = files(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, **options)
+    assert files(tmp_path) == before
+    run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["jax", "jaxlib", "device", "jax_enable_x64"])
+def test_a_folder_from_another_machine_is_refused_by_name(tmp_path, name):
+    run(tmp_path)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["arguments"][name] = "other"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=f'holds another sweep: {name} must be "other", got'):
+        run(tmp_path)
+
+
+def truncate(path, _):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path, _):
+    os.truncate(path, 0)
+
+
+def flip(path, _):
+    data = bytearray(path.read_bytes())
+    at = data.index(b"draws.npy") + 200
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def other_block(path, others):
+    shutil.copy(next(p for p in others if p.parent == path.parent and p != path), path)
+
+
+def other_cell(path, others):
+    shutil.copy(next(p for p in others if p.parent != path.parent), path)
+
+
+def other_arrays(path, _):
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files if name != "mean"}
+    np.savez(path, **arrays)
+
+
+def foreign(path, _):
+    np.savez(path, mean=np.ones(4))
+
+
+def pickled(path, _):
+    np.savez(path, mean=np.array([{}], object))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, empty, flip, other_block, other_cell, other_arrays, foreign, pickled],
+    ids=lambda f: f.__name__,
+)
+def test_damaged_and_foreign_blocks_are_reported_and_computed_again(tmp_path, damage):
+    first = run(tmp_path)
+    before = files(tmp_path)
+    victim = list(before)[1]
+    damage(victim, list(before))
+    with pytest.warns(
+        UserWarning, match=f"{re.escape(str(victim))} is not used and its replicates are computed again"
+    ):
+        assert digest(run(tmp_path)) == digest(first)
+    after = files(tmp_path)
+    assert {path for path in after if after[path] != before[path]} == {victim}
+    run(tmp_path)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_no_flipped_bit_in_a_block_changes_a_result(tmp_path_factory, data):
+    out = FLIPPED.setdefault("out", None) or tmp_path_factory.mktemp("flipped")
+    if FLIPPED["out"] is None:
+        FLIPPED.update(out=out, results=run(out, cells=[Small(3)], replicates=4))
+        FLIPPED["path"] = next(iter(files(out)))
+        FLIPPED["bytes"] = FLIPPED["path"].read_bytes()
+    store = Store(out)
+    damaged = bytearray(FLIPPED["bytes"])
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    FLIPPED["path"].write_bytes(damaged)
+    shapes = trace(draws, KEY, Small(3)).outputs
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        block = store.read(cell_id(Small(3)), 0, shapes, 4)
+    if block is not None:
+        assert all(np.array_equal(block.arrays[name], FLIPPED["results"][Small(3)][name]) for name in shapes)
+
+
+FLIPPED: dict = {}
+
+
+def test_a_damaged_manifest_is_reported_and_the_blocks_are_kept(tmp_path):
+    run(tmp_path)
+    before = files(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format"')
+    with pytest.warns(UserWarning, match=r"manifest\.json is not readable as JSON and is written anew"):
+        run(tmp_path)
+    assert files(tmp_path) == before
+
+
+def test_a_foreign_manifest_is_left_alone(tmp_path):
+    (tmp_path / "manifest.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"out: .* must be a new folder or one of this sweep"):
+        run(tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == "[1]"
+
+
+def test_what_a_write_left_behind_is_ignored_and_other_files_are_untouched(tmp_path):
+    run(tmp_path)
+    folder = tmp_path / cell_id(Small(3))
+    (folder / ".block-000000.npz.x.tmp").write_bytes(b"half")
+    (tmp_path / "results.csv").write_text("mine")
+    run(tmp_path)
+    assert (tmp_path / "results.csv").read_text() == "mine"
+
+
+def test_manifest_says_what_was_run(tmp_path):
+    run(tmp_path, arguments={"preset": "smoke", "sizes": (1, 2)})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["status"] == "complete" and manifest["replicates"] == 10 and manifest["wall_seconds"] > 0
+    assert set(manifest["versions"]) == {"clairjax", "python", "numpy"}
+    said = manifest["arguments"]
+    assert said["key"] == {"implementation": "fry", "data": [0, 3]} or said["key"]["data"] == [0, 3]
+    assert said["lane_width"] == 4 and said["jax"] == jax.__version__
+    assert said["jax_enable_x64"] == jax.config.jax_enable_x64 and said["device"].startswith("cpu")
+    assert said["arguments"] == {"preset": "smoke", "sizes": [1, 2]}
+    entry = manifest["cells"][cell_id(Small(3))]
+    assert entry["fields"] == {"size": 3, "label": "a"} and entry["failures"] == []
+    assert entry["outputs"]["draws"] == [str(jnp.zeros(()).dtype), 3] and entry["outputs"]["any"] == ["bool"]
+    assert entry["compile_seconds"] > 0 and entry["run_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicates": 0}, "replicates: must be from 1 to 2**31 - 1, got 0."),
+        ({"lane_width": 0}, "lane_width: must be 1 or more, got 0."),
+        ({"key": jnp.zeros(2, jnp.uint32)}, "key: must be one typed key, as jax.random.key(seed) gives; got"),
+        ({"key": jax.random.split(KEY)}, "key: must be one typed key"),
+        ({"cells": []}, "cells: at least one is needed, got none."),
+        ({"arguments": {"f": abs}}, "arguments: must be JSON values, got"),
+        ({"fn": lambda key, cell: {"size": 1.0}}, "must not share a name"),
+        (
+            {"fn": lambda key, cell: {"replicate": 1.0}},
+            "outputs not cell, replicate, compile_seconds, run_seconds; got output replicate.",
+        ),
+        ({"fn": lambda key, cell: {}}, "replicate: it must return a non-empty dict"),
+        ({"fn": lambda key, cell: {"key": key}}, "replicate: it must return a non-empty dict of boolean"),
+        ({"fn": lambda key, cell: {"a": jnp.ones((), jnp.bfloat16)}}, "got {'a': 'ShapeDtypeStruct(shape=()"),
+        ({"fn": lambda key, cell: {"a": {"b": 1.0}}}, "replicate: it must return a non-empty dict"),
+    ],
+)
+def test_invalid_arguments(options, message, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_progress_bar_shows_compile_and_run(capsys):
+    run(progress=True)
+    shown = capsys.readouterr().err
+    assert "20/20" in shown and "size" in shown
+    run(progress=False)
+    run()
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_without_rich_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "rich", None)
+    with pytest.raises(ImportError, match=r"pip install 'clairjax\[experiments\]'"):
+        run(progress=True)
+    run()
+
+
+def test_number_of_blocks_does_not_depend_on_devices(tmp_path):
+    run(tmp_path, replicates=9, lane_width=2, devices=jax.local_devices()[:1])
+    assert len(files(tmp_path)) == 2 * len(blocks_for(9, 2)) == 10
