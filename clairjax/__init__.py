@@ -1,7 +1,12 @@
 """Federated low-rank adaptation and shared representations in JAX."""
 
-from importlib.metadata import version
+from importlib.metadata import version as _version
 
+from . import alignment as alignment
+from . import data as data
+from . import kernels as kernels
+from . import subspaces as subspaces
+from . import sweep as sweep
 from ._status import Status as Status
 from .alignment import clair as clair
 from .alignment import ClairResult as ClairResult
@@ -10,6 +15,8 @@ from .alignment import Decomposition as Decomposition
 from .alignment import Factored as Factored
 from .alignment import Penalty as Penalty
 from .alignment import ProximalGradient as ProximalGradient
+from .profiling import Profile as Profile
+from .profiling import profile as profile
 
 
-__version__ = version("clairjax")
+__version__ = _version("clairjax")

@@ -1,7 +1,7 @@
 """The only `while_loop` of the solvers: blocks of steps with a certificate between them."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,44 +14,56 @@ from ._typing import ScalarLike
 State = TypeVar("State")
 
 
+@runtime_checkable
+class Certified(Protocol):
+    """What a certificate must hold; it may hold more."""
+
+    @property
+    def optimality(self) -> Float[Array, ""]: ...
+
+
+Certificate = TypeVar("Certificate", bound=Certified)
+
+
 class Outcome(NamedTuple):
-    optimality: Float[Array, ""]
     steps: Int[Array, ""]
     status: Status
 
 
 def iterate(
     step: Callable[[State], State],
-    optimality: Callable[[State], Float[Array, ""]],
+    certify: Callable[[State], Certificate],
     state: State,
     *,
     rtol: ScalarLike,
     max_steps: int,
     check_every: int,
-) -> tuple[State, Outcome]:
-    """Apply `step` until `optimality(state) <= rtol`, looking after each block of `check_every` steps.
+) -> tuple[State, Certificate, Outcome]:
+    """Apply `step` until `certify(state).optimality <= rtol`, looking after each block of `check_every` steps.
 
-    The certificate is evaluated once a block rather than under a `cond` on the step counter: under `vmap`
-    both sides of a `cond` run, which would pay for the certificate at each step. A non-finite certificate
-    ends the loop. `steps` counts whole blocks.
+    The certificate is taken once a block rather than under a `cond` on the step counter: under `vmap` both sides
+    of a `cond` run, which would pay for it at each step. It is carried, so that the last one need not be taken
+    again. A non-finite certificate ends the loop. `steps` counts whole blocks.
     """
     check_every = min(check_every, max_steps)
     blocks = -(-max_steps // check_every)
 
-    def body(carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+    def body(carry: tuple[State, Certificate, Array]) -> tuple[State, Certificate, Array]:
         state, _, block = carry
         state = jax.lax.fori_loop(0, check_every, lambda _, s: step(s), state)
-        return state, optimality(state), block + 1
+        return state, certify(state), block + 1
 
-    def unfinished(carry: tuple[State, Array, Array]) -> Bool[Array, ""]:
-        _, value, block = carry
-        return (value > rtol) & (block < blocks) & ((block == 0) | jnp.isfinite(value))
+    def unfinished(carry: tuple[State, Certificate, Array]) -> Bool[Array, ""]:
+        _, certificate, block = carry
+        value = certificate.optimality
+        return (block == 0) | ((value > rtol) & (block < blocks))  # false for NaN
 
-    start = jnp.full((), jnp.inf, jax.eval_shape(optimality, state).dtype)
-    state, value, block = jax.lax.while_loop(unfinished, body, (state, start, jnp.zeros((), jnp.int32)))
+    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(certify, state))
+    state, certificate, block = jax.lax.while_loop(unfinished, body, (state, empty, jnp.zeros((), jnp.int32)))
+    value = certificate.optimality
     status = Status.where(
         value <= rtol,
         Status.converged,
         Status.where(jnp.isfinite(value), Status.max_steps_reached, Status.nonfinite_input),
     )
-    return state, Outcome(value, block * check_every, status)
+    return state, certificate, Outcome(block * check_every, status)

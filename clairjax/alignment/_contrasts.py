@@ -38,7 +38,9 @@ def pair_sum(pair_values: Float[Array, "clients clients *rest"]) -> Float[Array,
     return pair_values.sum((0, 1)) / 2
 
 
-def pair_squared_distances(inner_products: Float[Array, "clients clients"]) -> Float[Array, "clients clients"]:
+def pair_squared_distances(
+    inner_products: Float[Array, "clients clients"],
+) -> Float[Array, "clients clients"]:
     """‖x_j − x_k‖² from the table of inner products; zero on the diagonal, never negative.
 
     Loses digits where clients are close to each other and far from the origin: centre first.

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._loop import iterate
@@ -12,7 +13,7 @@ from .._typing import ScalarLike
 from ..kernels import orthonormalize, spectral_norm
 from ._clients import Clients
 from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances, pair_sum
-from ._program import Assessment, Decomposition, Penalty, assess, residual_weights
+from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights
 
 
 LANCZOS_STEPS = 24
@@ -53,27 +54,15 @@ class Factored(eqx.Module):
         if factor is None:
             factor = initial_factor(clients, distances, self.max_rank)
         rtol = jnp.finfo(factor.dtype).eps ** 0.6 if self.rtol is None else self.rtol
-        state, outcome = iterate(
+        _, certificate, outcome = iterate(
             lambda state: step(clients, distances, penalty, pair_weights, state),
-            lambda state: _certificate(clients, penalty, pair_weights, state)[0].optimality,
+            lambda state: _certificate(clients, penalty, pair_weights, state),
             start(factor, pair_weights),
             rtol=rtol,
             max_steps=self.max_steps,
             check_every=10,
         )
-        (objective, optimality), basis, values, residual_norms = _certificate(clients, penalty, pair_weights, state)
-        # A direction whose penalty is within the tolerance of the objective cannot be told from zero.
-        kept = penalty.low_rank * values > 10 * jnp.maximum(rtol, optimality) * objective
-        return Decomposition(
-            objective=objective,
-            basis=jnp.where(kept, basis, 0),
-            rank=kept.sum(dtype=jnp.int32),
-            singular_values=jnp.where(kept, values, 0),
-            residual_norms=residual_norms,
-            optimality=optimality,
-            steps=outcome.steps,
-            status=outcome.status,
-        )
+        return decomposition(certificate, outcome, penalty, rtol)
 
 
 class State(NamedTuple):
@@ -90,10 +79,10 @@ def start(factor: Float[Array, " in max_rank"], pair_weights: Float[Array, "clie
 def initial_factor(
     clients: Clients, distances: Float[Array, "clients clients"], max_rank: int
 ) -> Float[Array, " in max_rank"]:
-    """A random orthonormal basis after one power step, scaled to the contrasts. The draw is fixed: no key."""
+    """A fixed arbitrary basis, scaled to the contrasts. Constants of the trace: a draw would take a key and compile."""
     in_ = clients.shape[2]
-    draw = jax.random.normal(jax.random.key(0), (in_, min(max_rank, in_)), distances.dtype)
-    basis = orthonormalize(clients.adjoint_times(clients.times(draw)) + jnp.finfo(draw.dtype).tiny * draw)
+    draw = np.random.default_rng(0).standard_normal((in_, min(max_rank, in_)))
+    basis = jnp.asarray(np.linalg.qr(draw)[0], distances.dtype)
     return basis * jnp.sqrt(jnp.sqrt(pair_sum(distances) / basis.shape[1]))
 
 
@@ -142,7 +131,7 @@ def with_orthogonal_columns(
 @jax.named_scope("clairjax.factored_certificate")
 def _certificate(
     clients: Clients, penalty: Penalty, pair_weights: Float[Array, "clients clients"], state: State
-) -> tuple[Assessment, Float[Array, " in max_rank"], Float[Array, " max_rank"], Float[Array, "clients clients"]]:
+) -> Certificate:
     """Objective and gap at L_g = D_g Â diag(k_g) Âᵀ, with its singular vectors and values and residual norms."""
     factor, _ = with_orthogonal_columns(state.factor)
     directions = orthonormalize(factor)  # Â = A diag(1/s), completed where s = 0
@@ -161,8 +150,8 @@ def _certificate(
 
     weights = residual_weights(residual_norms, pair_weights, penalty)
     dual_norm = _dual_norm(clients, weights**2, kept, directions, rows, cross)
-    assessment = assess(residual_norms, products, dual_norm, values.sum(), pair_weights, penalty)
-    return assessment, jnp.matmul(directions, vectors[:, ::-1], precision=HIGHEST), values, residual_norms
+    basis = jnp.matmul(directions, vectors[:, ::-1], precision=HIGHEST)
+    return certify(basis, values, residual_norms, products, dual_norm, pair_weights, penalty)
 
 
 def _dual_norm(
@@ -183,7 +172,9 @@ def _dual_norm(
         remaining = laplacian_times(weights, image) - jnp.matmul(kept_rows, along, precision=HIGHEST)
         overlap = jnp.einsum("kqr,kq->r", kept_rows, image, precision=HIGHEST)
         overlap = overlap - jnp.matmul(inner, along, precision=HIGHEST)
-        return clients.adjoint_times(remaining[..., None])[:, 0] - jnp.matmul(directions, overlap, precision=HIGHEST)
+        return clients.adjoint_times(remaining[..., None])[:, 0] - jnp.matmul(
+            directions, overlap, precision=HIGHEST
+        )
 
     in_ = clients.shape[2]
     return jnp.sqrt(jnp.maximum(spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS), 0))
@@ -196,7 +187,11 @@ def contrast_products(
     rows = clients.times(basis)
     count, out, columns = rows.shape
     flat = rows.transpose(0, 2, 1).reshape(count * columns, out)
-    table = jnp.matmul(flat, flat.T, precision=HIGHEST).reshape(count, columns, count, columns).transpose(0, 2, 1, 3)
+    table = (
+        jnp.matmul(flat, flat.T, precision=HIGHEST)
+        .reshape(count, columns, count, columns)
+        .transpose(0, 2, 1, 3)
+    )
     own = jnp.diagonal(table, axis1=0, axis2=1).transpose(2, 0, 1)
     return rows, own[:, None] + own[None, :] - table - table.transpose(1, 0, 2, 3)
 

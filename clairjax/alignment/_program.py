@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._loop import Outcome
 from .._status import Status
 from .._typing import ScalarLike
 from ..subspaces import projector
@@ -56,43 +57,73 @@ class Decomposition(eqx.Module):
         return projector(self.basis)
 
 
-class Assessment(NamedTuple):
+class Certificate(NamedTuple):
+    """A low-rank part by its singular vectors and values, what it leaves, and how far it is from the optimum."""
+
     objective: Float[Array, ""]
     optimality: Float[Array, ""]
+    basis: Float[Array, " in max_rank"]
+    singular_values: Float[Array, " max_rank"]
+    residual_norms: Float[Array, "clients clients"]
 
 
 def residual_weights(
-    residual_norms: Float[Array, "clients clients"], pair_weights: Float[Array, "clients clients"], penalty: Penalty
+    residual_norms: Float[Array, "clients clients"],
+    pair_weights: Float[Array, "clients clients"],
+    penalty: Penalty,
 ) -> Float[Array, "clients clients"]:
     """min(ω, λ_S/‖R‖): eliminating S leaves Σ ω huber(‖R‖; λ_S/ω), whose gradient is this weight times R."""
     positive = residual_norms > 0
     return jnp.where(
-        positive, jnp.minimum(pair_weights, penalty.sparse / jnp.where(positive, residual_norms, 1)), pair_weights
+        positive,
+        jnp.minimum(pair_weights, penalty.sparse / jnp.where(positive, residual_norms, 1)),
+        pair_weights,
     )
 
 
-def assess(
+def certify(
+    basis: Float[Array, " in max_rank"],
+    singular_values: Float[Array, " max_rank"],
     residual_norms: Float[Array, "clients clients"],
     residual_contrast_products: Float[Array, "clients clients"],
     dual_norm: Float[Array, ""],
-    nuclear_norm: Float[Array, ""],
     pair_weights: Float[Array, "clients clients"],
     penalty: Penalty,
-) -> Assessment:
+) -> Certificate:
     """Objective of (7) and the relative duality gap at a low-rank part L, from tables over pairs.
 
     With R = D − L and Z_g = min(ω_g, λ_S/‖R_g‖) R_g, the Fenchel dual of (7) is max ⟨Z, D⟩ − ½ Σ ‖Z_g‖²/ω_g over
     ‖Z_g‖_F ≤ λ_S and ‖Z‖_op ≤ λ_L. Z meets the first; scaled by min(1, λ_L/‖Z‖_op) it meets the second.
 
-    `residual_contrast_products` holds ⟨R_g, D_g⟩, `dual_norm` is ‖Z‖_op, `nuclear_norm` ‖L‖_*.
+    `basis` and `singular_values` are L's, `residual_contrast_products` holds ⟨R_g, D_g⟩, `dual_norm` is ‖Z‖_op.
     """
     weights = residual_weights(residual_norms, pair_weights, penalty)
     squares = residual_norms**2
-    excess = jnp.maximum(residual_norms - weights * residual_norms / jnp.where(pair_weights > 0, pair_weights, 1), 0)
+    excess = jnp.maximum(
+        residual_norms - weights * residual_norms / jnp.where(pair_weights > 0, pair_weights, 1), 0
+    )
     loss = pair_sum(weights * squares / 2 + penalty.sparse * excess / 2)
-    objective = loss + penalty.low_rank * nuclear_norm
+    objective = loss + penalty.low_rank * singular_values.sum()
     scale = jnp.minimum(1, penalty.low_rank / jnp.where(dual_norm > 0, dual_norm, penalty.low_rank))
     quadratic = pair_sum(weights**2 * squares / jnp.where(pair_weights > 0, pair_weights, 1))
     dual = scale * pair_sum(weights * residual_contrast_products) - scale**2 * quadratic / 2
-    gap = objective - dual
-    return Assessment(objective, jnp.where(objective == 0, 0, gap / jnp.where(objective == 0, 1, objective)))
+    optimality = jnp.where(objective == 0, 0, (objective - dual) / jnp.where(objective == 0, 1, objective))
+    return Certificate(objective, optimality, basis, singular_values, residual_norms)
+
+
+def decomposition(
+    certificate: Certificate, outcome: Outcome, penalty: Penalty, rtol: ScalarLike
+) -> Decomposition:
+    """The public result. A direction whose penalty is within the tolerance of the objective counts as zero."""
+    objective, optimality, basis, values, residual_norms = certificate
+    kept = penalty.low_rank * values > 10 * jnp.maximum(rtol, optimality) * objective
+    return Decomposition(
+        objective=objective,
+        basis=jnp.where(kept, basis, 0),
+        rank=kept.sum(dtype=jnp.int32),
+        singular_values=jnp.where(kept, values, 0),
+        residual_norms=residual_norms,
+        optimality=optimality,
+        steps=outcome.steps,
+        status=outcome.status,
+    )

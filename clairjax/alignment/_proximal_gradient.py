@@ -12,7 +12,7 @@ from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
 from ._clients import Clients, DenseClients
 from ._contrasts import contrasts, pair_index
-from ._program import Assessment, Decomposition, Penalty, assess, residual_weights
+from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights
 
 
 class ProximalGradient(eqx.Module):
@@ -50,7 +50,9 @@ class ProximalGradient(eqx.Module):
         """Solve (7) for dense clients. `factor` is `Factored`'s warm start and is not used here."""
         del factor
         if not isinstance(clients, DenseClients):
-            raise ValueError("ProximalGradient forms the contrasts and needs dense weights: use solver=Factored().")
+            raise ValueError(
+                "ProximalGradient forms the contrasts and needs dense weights: use solver=Factored()."
+            )
         stack = contrasts(clients.values)
         weights = pair_weights[pair_index(clients.shape[0])][:, None, None]
         dtype = stack.dtype
@@ -58,35 +60,24 @@ class ProximalGradient(eqx.Module):
         lipschitz = jnp.max(weights) * (1 if self.accelerate else 2)
         size = 1 / lipschitz if self.step is None else jnp.asarray(self.step, dtype)
         zero = jnp.zeros_like(stack)
-        state, outcome = iterate(
+        _, certificate, outcome = iterate(
             lambda state: self._step(stack, weights, penalty, state),
-            lambda state: _certificate(stack, pair_weights, penalty, state.low_rank)[0].optimality,
+            lambda state: _certificate(stack, pair_weights, penalty, state.low_rank),
             _State(zero, zero, zero, jnp.zeros((), dtype), size),
             rtol=rtol,
             max_steps=self.max_steps,
             check_every=10,
         )
-        (objective, optimality), basis, values, residual_norms = _certificate(
-            stack, pair_weights, penalty, state.low_rank
-        )
-        kept = penalty.low_rank * values > 10 * jnp.maximum(rtol, optimality) * objective
-        return Decomposition(
-            objective=objective,
-            basis=jnp.where(kept, basis, 0),
-            rank=kept.sum(dtype=jnp.int32),
-            singular_values=jnp.where(kept, values, 0),
-            residual_norms=residual_norms,
-            optimality=optimality,
-            steps=outcome.steps,
-            status=outcome.status,
-        )
+        return decomposition(certificate, outcome, penalty, rtol)
 
     def _step(self, stack: Array, weights: Array, penalty: Penalty, state: "_State") -> "_State":
         if self.accelerate:
             return _accelerated_step(stack, weights, penalty, state)
         if self.backtracking:
             return _backtracking_step(stack, weights, penalty, state)
-        low_rank, sparse = _algorithm_1_step(stack, weights, penalty, state.step, state.low_rank, state.sparse)
+        low_rank, sparse = _algorithm_1_step(
+            stack, weights, penalty, state.step, state.low_rank, state.sparse
+        )
         return state._replace(low_rank=low_rank, sparse=sparse)
 
 
@@ -148,7 +139,7 @@ def _block_svt(stack: Float[Array, "pairs out in"], threshold: Array) -> Float[A
 
 def _certificate(
     stack: Array, pair_weights: Float[Array, "clients clients"], penalty: Penalty, low_rank: Array
-) -> tuple[Assessment, Float[Array, " in max_rank"], Float[Array, " max_rank"], Float[Array, "clients clients"]]:
+) -> Certificate:
     pairs = pair_index(pair_weights.shape[0])
 
     def table(values: Float[Array, " pairs"]) -> Float[Array, "clients clients"]:
@@ -164,4 +155,4 @@ def _certificate(
     _, dual_squares = right_basis(gram(dual.reshape(-1, in_)), 1)
     values = jnp.sqrt(jnp.maximum(squares, 0))
     dual_norm = jnp.sqrt(jnp.maximum(dual_squares[0], 0))
-    return assess(norms, products, dual_norm, values.sum(), pair_weights, penalty), basis, values, norms
+    return certify(basis, values, norms, products, dual_norm, pair_weights, penalty)

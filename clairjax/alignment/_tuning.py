@@ -44,7 +44,7 @@ def tune(
     of that. For each λ_L and each number r of leading directions the score is the (h + 1)-th smallest m_k² per
     degree of freedom, q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least
     trimmed squares criterion, which no minority can lower. Of the scores within noise of the best the smallest r
-    is taken.
+    is taken, and for it the largest λ_L.
     """
     count, out, in_ = clients.shape
     distances = pair_squared_distances(clients.inner_products())
@@ -66,22 +66,29 @@ def tune(
             lambda _, state: step(clients, distances, penalty, pair_weights, state),
             start(factor, pair_weights),
         )
-        return state.factor, (penalty.low_rank, state.factor, _log_spread(clients, distances, state.factor, needed))
+        return state.factor, (
+            penalty.low_rank,
+            state.factor,
+            _log_spread(clients, distances, state.factor, needed),
+        )
 
     _, (low_rank, factors, spreads) = jax.lax.scan(
         at_penalty, initial_factor(clients, distances, max_rank), jnp.asarray(PATH, dtype)
     )
     usable = freedom > 0
     scores = jnp.where(usable, spreads - jnp.log(jnp.where(usable, freedom, 1)), jnp.inf)  # [path, rank]
+    noise = jnp.sqrt(8 / jnp.maximum(freedom, 1))  # two standard deviations of a log mean square
     if rank is None:
-        noise = jnp.sqrt(8 / jnp.maximum(freedom, 1))  # two standard deviations of a log mean square
         best = jnp.min(scores, axis=0)
         chosen_rank = jnp.argmax(best <= jnp.min(best) + noise)
     else:
         chosen_rank = jnp.asarray(rank - 1)
-    chosen = jnp.argmin(scores[:, chosen_rank])
+    within = scores[:, chosen_rank] <= jnp.min(scores[:, chosen_rank]) + noise[chosen_rank]
+    chosen = len(PATH) - 1 - jnp.argmax(within[::-1])
     return Tuned(
-        Penalty(low_rank[chosen], sparse), (chosen_rank + 1).astype(jnp.int32), jnp.take(factors, chosen, axis=0)
+        Penalty(low_rank[chosen], sparse),
+        (chosen_rank + 1).astype(jnp.int32),
+        jnp.take(factors, chosen, axis=0),
     )
 
 

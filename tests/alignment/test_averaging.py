@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference
 
 from clairjax.alignment._averaging import fedavg, label_oracle, local, oracle_fedavg
-from tests import reference
 
 
 @pytest.fixture

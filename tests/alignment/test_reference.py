@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from tests import reference
+import reference
 
 
 @pytest.fixture
