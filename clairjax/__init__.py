@@ -8,13 +8,13 @@ from . import kernels as kernels
 from . import subspaces as subspaces
 from . import sweep as sweep
 from ._status import Status as Status
-from .alignment import clair as clair
 from .alignment import ClairResult as ClairResult
-from .alignment import decompose as decompose
 from .alignment import Decomposition as Decomposition
 from .alignment import Factored as Factored
 from .alignment import Penalty as Penalty
 from .alignment import ProximalGradient as ProximalGradient
+from .alignment import clair as clair
+from .alignment import decompose as decompose
 from .profiling import Profile as Profile
 from .profiling import profile as profile
 

@@ -18,7 +18,9 @@ class Status(eqx.Enumeration):
         "No majority of mutually consistent clients was identified, so no client is a member and nothing was refined: "
         "pass threshold or a smaller vote_share if you know more than the data tells."
     )
-    rank_at_bound = "The rank found equals the solver's max_rank, so directions may be missing: raise max_rank of the solver."
+    rank_at_bound = (
+        "The rank found equals the solver's max_rank, so directions may be missing: raise max_rank of the solver."
+    )
 
 
 def worst(first: Status, second: Status) -> Status:

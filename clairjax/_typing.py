@@ -2,7 +2,8 @@
 
 from typing import TypeAlias
 
-from jaxtyping import Array, Float, Key as _Key
+from jaxtyping import Array, Float
+from jaxtyping import Key as _Key
 
 
 ScalarLike: TypeAlias = Float[Array, ""] | float

@@ -58,9 +58,7 @@ def _derivatives(function, arguments, step, key):
     flat, restore = ravel_pytree(arguments)
     flat_function = lambda x: ravel_pytree(function(*restore(x)))[0]
     direction = jax.random.normal(key, flat.shape, flat.dtype)
-    differences = (flat_function(flat + step * direction) - flat_function(flat - step * direction)) / (
-        2 * step
-    )
+    differences = (flat_function(flat + step * direction) - flat_function(flat - step * direction)) / (2 * step)
     _, forward = jax.jvp(flat_function, (flat,), (direction,))
     weights = jnp.cos(jnp.arange(forward.size, dtype=forward.dtype))
     (reverse,) = jax.vjp(flat_function, flat)[1](weights)

@@ -9,14 +9,14 @@ from ._clair import clair as clair
 from ._clair import decompose as decompose
 from ._contrasts import contrasts as contrasts
 from ._factored import Factored as Factored
-from ._program import Decomposition as Decomposition
-from ._program import Penalty as Penalty
 from ._gain import Collaboration as Collaboration
 from ._gain import collaboration as collaboration
 from ._gain import decomposition_cost as decomposition_cost
 from ._gain import estimate_collaboration as estimate_collaboration
 from ._gain import even_mse_factor as even_mse_factor
 from ._gain import projected_errors as projected_errors
+from ._program import Decomposition as Decomposition
+from ._program import Penalty as Penalty
 from ._proximal_gradient import ProximalGradient as ProximalGradient
 from ._refine import refine as refine
 from ._theory import column_overlap as column_overlap

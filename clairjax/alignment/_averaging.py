@@ -82,9 +82,7 @@ def label_oracle(
     return jnp.where(members[:, None, None], refined, weights)
 
 
-def members_mean(
-    weights: Float[Array, "clients out in"], members: Bool[Array, " clients"]
-) -> Float[Array, "out in"]:
+def members_mean(weights: Float[Array, "clients out in"], members: Bool[Array, " clients"]) -> Float[Array, "out in"]:
     """The mean over the members, zero when there is none. Other clients leave no trace, finite or not."""
     total = jnp.where(members[:, None, None], weights, 0).sum(0)
     return total / jnp.maximum(members.sum(), 1).astype(weights.dtype)

@@ -260,9 +260,7 @@ def _pair_weight_table(pair_weights: ArrayLike | None, weights: Array) -> Float[
     count = weights.shape[0]
     table = jnp.asarray(1 / count if pair_weights is None else pair_weights, weights.dtype)
     if table.shape not in ((), (count, count)):
-        raise _validate.fail(
-            "pair_weights", f"a scalar or of shape ({count}, {count})", f"shape {table.shape}"
-        )
+        raise _validate.fail("pair_weights", f"a scalar or of shape ({count}, {count})", f"shape {table.shape}")
     if _validate.concrete(table):
         host = np.broadcast_to(np.asarray(table), (count, count))
         _validate.positive(host[~np.eye(count, dtype=bool)].min(), "pair_weights")

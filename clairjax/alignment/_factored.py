@@ -172,9 +172,7 @@ def _dual_norm(
         remaining = laplacian_times(weights, image) - jnp.matmul(kept_rows, along, precision=HIGHEST)
         overlap = jnp.einsum("kqr,kq->r", kept_rows, image, precision=HIGHEST)
         overlap = overlap - jnp.matmul(inner, along, precision=HIGHEST)
-        return clients.adjoint_times(remaining[..., None])[:, 0] - jnp.matmul(
-            directions, overlap, precision=HIGHEST
-        )
+        return clients.adjoint_times(remaining[..., None])[:, 0] - jnp.matmul(directions, overlap, precision=HIGHEST)
 
     in_ = clients.shape[2]
     return jnp.sqrt(jnp.maximum(spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS), 0))
@@ -187,11 +185,7 @@ def contrast_products(
     rows = clients.times(basis)
     count, out, columns = rows.shape
     flat = rows.transpose(0, 2, 1).reshape(count * columns, out)
-    table = (
-        jnp.matmul(flat, flat.T, precision=HIGHEST)
-        .reshape(count, columns, count, columns)
-        .transpose(0, 2, 1, 3)
-    )
+    table = jnp.matmul(flat, flat.T, precision=HIGHEST).reshape(count, columns, count, columns).transpose(0, 2, 1, 3)
     own = jnp.diagonal(table, axis1=0, axis2=1).transpose(2, 0, 1)
     return rows, own[:, None] + own[None, :] - table - table.transpose(1, 0, 2, 3)
 

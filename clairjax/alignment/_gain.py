@@ -14,9 +14,7 @@ class Collaboration(eqx.Module):
     **Source:** CLAIR, (30)–(35). Both factors are 1 for a client that is no member: it keeps its own matrix.
     """
 
-    reducible_share: Float[
-        Array, " clients"
-    ]  # θ_k = E_⊥^(k)/E^(k), the error outside the shared row space, (30)
+    reducible_share: Float[Array, " clients"]  # θ_k = E_⊥^(k)/E^(k), the error outside the shared row space, (30)
     averaged_share: Float[Array, " clients"]  # φ_k = H^(k)/E_⊥^(k): how much of it averaging removes, (31)
     oracle_gain: Float[Array, " clients"]  # H^(k), in the units of the error, (31)
     cost: Float[Array, " clients"]  # E_cost^(k)/E^(k), printed as varphi_k: what estimating costs, (33)

@@ -99,9 +99,7 @@ def certify(
     """
     weights = residual_weights(residual_norms, pair_weights, penalty)
     squares = residual_norms**2
-    excess = jnp.maximum(
-        residual_norms - weights * residual_norms / jnp.where(pair_weights > 0, pair_weights, 1), 0
-    )
+    excess = jnp.maximum(residual_norms - weights * residual_norms / jnp.where(pair_weights > 0, pair_weights, 1), 0)
     loss = pair_sum(weights * squares / 2 + penalty.sparse * excess / 2)
     objective = loss + penalty.low_rank * singular_values.sum()
     scale = jnp.minimum(1, penalty.low_rank / jnp.where(dual_norm > 0, dual_norm, penalty.low_rank))
@@ -111,9 +109,7 @@ def certify(
     return Certificate(objective, optimality, basis, singular_values, residual_norms)
 
 
-def decomposition(
-    certificate: Certificate, outcome: Outcome, penalty: Penalty, rtol: ScalarLike
-) -> Decomposition:
+def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, rtol: ScalarLike) -> Decomposition:
     """The public result. A direction whose penalty is within the tolerance of the objective counts as zero."""
     objective, optimality, basis, values, residual_norms = certificate
     kept = penalty.low_rank * values > 10 * jnp.maximum(rtol, optimality) * objective

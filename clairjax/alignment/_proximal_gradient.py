@@ -50,9 +50,7 @@ class ProximalGradient(eqx.Module):
         """Solve (7) for dense clients. `factor` is `Factored`'s warm start and is not used here."""
         del factor
         if not isinstance(clients, DenseClients):
-            raise ValueError(
-                "ProximalGradient forms the contrasts and needs dense weights: use solver=Factored()."
-            )
+            raise ValueError("ProximalGradient forms the contrasts and needs dense weights: use solver=Factored().")
         stack = contrasts(clients.values)
         weights = pair_weights[pair_index(clients.shape[0])][:, None, None]
         dtype = stack.dtype
@@ -75,9 +73,7 @@ class ProximalGradient(eqx.Module):
             return _accelerated_step(stack, weights, penalty, state)
         if self.backtracking:
             return _backtracking_step(stack, weights, penalty, state)
-        low_rank, sparse = _algorithm_1_step(
-            stack, weights, penalty, state.step, state.low_rank, state.sparse
-        )
+        low_rank, sparse = _algorithm_1_step(stack, weights, penalty, state.step, state.low_rank, state.sparse)
         return state._replace(low_rank=low_rank, sparse=sparse)
 
 

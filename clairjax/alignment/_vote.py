@@ -16,9 +16,7 @@ class Ballot(NamedTuple):
     majority: Bool[Array, ""]  # whether a mutually consistent majority was identified
 
 
-def vote(
-    off_subspace: Float[Array, "clients clients"], threshold: ScalarLike, vote_share: ScalarLike
-) -> Ballot:
+def vote(off_subspace: Float[Array, "clients clients"], threshold: ScalarLike, vote_share: ScalarLike) -> Ballot:
     """Members are the clients that at least `vote_share` of the others lie within `threshold` of; CLAIR (8)."""
     count = off_subspace.shape[0]
     threshold = jnp.asarray(threshold, off_subspace.dtype)

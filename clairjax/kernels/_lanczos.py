@@ -45,9 +45,7 @@ def spectral_norm(
     return jnp.maximum(jnp.vdot(vector, matvec(vector), precision=Precision.HIGHEST), 0)
 
 
-def _ritz_vector(
-    matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, steps: int
-) -> Float[Array, " n"]:
+def _ritz_vector(matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, steps: int) -> Float[Array, " n"]:
     """Unit vector of the largest Ritz value. A Krylov space that closes early is padded with zero vectors."""
     start = _unit(jnp.asarray(np.random.default_rng(0).standard_normal(size), dtype))[0]
     tolerance = 4 * jnp.finfo(dtype).eps

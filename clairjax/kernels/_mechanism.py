@@ -38,9 +38,7 @@ def clip_by_norm(value: PyTree[Float[Array, "..."]], bound: ScalarLike) -> PyTre
     bound = jnp.where(bound > 0, bound, 0)
     longer = norm > bound
     factor = jnp.where(longer, jnp.where(longer, bound, 1) / jnp.where(longer, norm, 1), 1)
-    return jax.tree.unflatten(
-        structure, [(leaf.astype(norm.dtype) * factor).astype(leaf.dtype) for leaf in leaves]
-    )
+    return jax.tree.unflatten(structure, [(leaf.astype(norm.dtype) * factor).astype(leaf.dtype) for leaf in leaves])
 
 
 @jax.named_scope("clairjax.gaussian_mechanism")

@@ -117,9 +117,7 @@ def _conjugate(left: Float[Array, "n n"], middle: Float[Array, "n n"]) -> Float[
 
 
 @jax.named_scope("clairjax.right_basis")
-def right_basis(
-    gram: Float[Array, "n n"], rank: int
-) -> tuple[Float[Array, "n {rank}"], Float[Array, " {rank}"]]:
+def right_basis(gram: Float[Array, "n n"], rank: int) -> tuple[Float[Array, "n {rank}"], Float[Array, " {rank}"]]:
     """Leading eigenvectors of a symmetric matrix, largest eigenvalue first, with their eigenvalues.
 
     For `gram(M)` these are the leading right singular vectors of `M` and its squared singular values.

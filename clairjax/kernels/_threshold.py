@@ -81,9 +81,7 @@ def huber(norm: Float[Array, "*shape"], delta: ScalarLike | Float[Array, "*shape
 
 
 @jax.named_scope("clairjax.huber_weight")
-def huber_weight(
-    norm: Float[Array, "*shape"], delta: ScalarLike | Float[Array, "*shape"]
-) -> Float[Array, "*shape"]:
+def huber_weight(norm: Float[Array, "*shape"], delta: ScalarLike | Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Weight `min(1, δ/t)` of the quadratic that touches Huber's function at `norm` from above.
 
     **Args:** `norm` t ≥ 0; `delta` δ ≥ 0, one for all or of the shape of `norm`, may be infinite.

@@ -80,9 +80,7 @@ class Profile:
         if self.trace_folder is not None:
             rows.append(("trace written to", self.trace_folder))
         width = max(len(label) for label, _ in rows)
-        return "\n".join(
-            [f"{self.name} on {self.device}", *(f"  {label:<{width}}  {text}" for label, text in rows)]
-        )
+        return "\n".join([f"{self.name} on {self.device}", *(f"  {label:<{width}}  {text}" for label, text in rows)])
 
 
 def profile(
@@ -177,9 +175,7 @@ def _write_trace(folder: str, name: str, compiled: jax.stages.Compiled, arrays: 
 
 def _counts(compiled: jax.stages.Compiled) -> dict[str, Any]:
     """What the compiled program says of itself; a back end may leave out any of it."""
-    cost, memory, text = (
-        _ask(getattr(compiled, what)) for what in ("cost_analysis", "memory_analysis", "as_text")
-    )
+    cost, memory, text = (_ask(getattr(compiled, what)) for what in ("cost_analysis", "memory_analysis", "as_text"))
 
     def counted(name: str) -> float | None:
         value = cost.get(name) if isinstance(cost, dict) else None

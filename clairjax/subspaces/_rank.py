@@ -81,9 +81,7 @@ def noise_edge_rank(
     rows = jnp.maximum(jnp.asarray(samples, dtype) - rank.astype(dtype), 0)
     dimensions = (size - rank).astype(dtype)
     larger, smaller = jnp.maximum(rows, dimensions), jnp.minimum(rows, dimensions)
-    variance = _median_after(eigenvalues, rank, smaller) / (
-        larger * _marchenko_pastur_median(smaller / larger)
-    )
+    variance = _median_after(eigenvalues, rank, smaller) / (larger * _marchenko_pastur_median(smaller / larger))
     edge = jnp.asarray(margin, dtype) * variance * _largest_of_noise(larger, smaller)
     signal = (smaller > 0) & (eigenvalues[:max_rank] > jnp.maximum(edge, _rounding_floor(eigenvalues)))
     found = jnp.sum(jnp.cumprod(signal.astype(jnp.int32)), dtype=jnp.int32)
@@ -106,9 +104,7 @@ def _marchenko_pastur_median(ratio: Float[Array, "*shape"]) -> Float[Array, "*sh
     return 1 - ratio * (0.33325883 + ratio * (0.01051967 + ratio * (0.00095581 + ratio * 0.00248439)))
 
 
-def _largest_of_noise(
-    larger: Float[Array, "*shape"], smaller: Float[Array, "*shape"]
-) -> Float[Array, "*shape"]:
+def _largest_of_noise(larger: Float[Array, "*shape"], smaller: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Quantile 0.99 of the largest eigenvalue of unit white noise (2.02: that of the Tracy–Widom law)."""
     smaller = jnp.maximum(smaller, 1)
     centre = jnp.sqrt(larger) + jnp.sqrt(smaller)

@@ -54,9 +54,7 @@ class Executor(NamedTuple):
                 blocks[b] = block
             self.bar.advance(self._count(chunk))
         parts = [blocks[b].arrays for b in needed]
-        arrays = {
-            out: np.concatenate([part[out] for part in parts])[: self.replicates] for out in program.outputs
-        }
+        arrays = {out: np.concatenate([part[out] for part in parts])[: self.replicates] for out in program.outputs}
         failed = failed_replicates(arrays)
         entry["failures"] = np.flatnonzero(failed).tolist()
         entry["run_seconds"] = sum(blocks[b].seconds for b in needed)
@@ -90,9 +88,7 @@ def compile_blocks(
     Under `shard_map` a device runs the program of its own lanes: no loop waits for another device's slowest
     replicate, and the lanes' arithmetic is the same whatever the number of devices.
     """
-    mesh = Mesh(
-        np.array(devices), ("replicates",)
-    )  # `jax.make_mesh` would refuse arguments that are not sharded
+    mesh = Mesh(np.array(devices), ("replicates",))  # `jax.make_mesh` would refuse arguments that are not sharded
     shared, split = PartitionSpec(), PartitionSpec("replicates")
     one = jaxpr_as_fun(program.closed)
 
@@ -101,9 +97,7 @@ def compile_blocks(
         return dict(zip(program.outputs, outputs, strict=True))
 
     # check_vma=False: loops whose carry starts from a constant are not tracked as varying over devices
-    sharded = jax.shard_map(
-        clairjax_sweep, mesh=mesh, in_specs=(shared, split), out_specs=split, check_vma=False
-    )
+    sharded = jax.shard_map(clairjax_sweep, mesh=mesh, in_specs=(shared, split), out_specs=split, check_vma=False)
     placed = jax.device_put(key, NamedSharding(mesh, shared))
     over_lanes = NamedSharding(mesh, split)
     lanes = jax.ShapeDtypeStruct((len(devices) * lane_width,), np.uint32, sharding=over_lanes)

@@ -64,9 +64,7 @@ def _canonical(value: Any, name: str) -> Any:
 
 def _content(cell: Cell) -> dict[str, Any]:
     if _fields(cell) is None:
-        raise ValueError(
-            f"cells: each must be a frozen dataclass or a NamedTuple, got {type(cell).__name__}."
-        )
+        raise ValueError(f"cells: each must be a frozen dataclass or a NamedTuple, got {type(cell).__name__}.")
     return {key: value for key, value in _canonical(cell, "cell").items() if key}
 
 
@@ -170,6 +168,4 @@ def lane_indices(chunk: Sequence[int], devices: int, lane_width: int) -> UInt32[
 
 
 def is_key(key: Array) -> bool:
-    return (
-        isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
-    )
+    return isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0

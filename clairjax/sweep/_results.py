@@ -101,9 +101,7 @@ class Results:
             columns[name] = np.array(values if numbers else ["" if v is None else str(v) for v in values])
         return columns
 
-    def to_netcdf(
-        self, path: str | os.PathLike[str], dims: Mapping[str, tuple[str, ...]] | None = None
-    ) -> None:
+    def to_netcdf(self, path: str | os.PathLike[str], dims: Mapping[str, tuple[str, ...]] | None = None) -> None:
         """Write `to_xarray()` as NetCDF (version 3, by SciPy), beside and then renamed.
 
         The format has no 64-bit integers and no complex numbers: integers must fit in 32 bits.

@@ -138,9 +138,7 @@ def _check(key: Array, replicates: int, lane_width: int | None) -> None:
         raise ValueError(f"lane_width: must be 1 or more, got {lane_width}.")
 
 
-def _arguments(
-    key: Array, lane_width: int, arguments: Mapping[str, Any] | None, device: jax.Device
-) -> dict[str, Any]:
+def _arguments(key: Array, lane_width: int, arguments: Mapping[str, Any] | None, device: jax.Device) -> dict[str, Any]:
     """All that decides the bits, except the programs of the cells."""
     try:
         given = json.loads(json.dumps(dict(arguments or {})))

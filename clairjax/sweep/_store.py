@@ -107,9 +107,7 @@ class Store:
         return self.folder / cell / f"block-{block:06d}.npz"
 
     def _header(self, cell: str, block: int) -> dict[str, Any]:
-        owner = json.dumps(
-            [self.manifest["arguments"], cell, self.manifest["cells"][cell]["program"]], sort_keys=True
-        )
+        owner = json.dumps([self.manifest["arguments"], cell, self.manifest["cells"][cell]["program"]], sort_keys=True)
         return {"format": FORMAT, "sweep": hashlib.sha256(owner.encode()).hexdigest(), "block": block}
 
     def write(self, cell: str, block: int, content: Block) -> None:

@@ -30,11 +30,7 @@ class Program(NamedTuple):
 def trace(replicate: Replicate, key: Key, cell: Cell) -> Program:
     start = time.perf_counter()
     closed, outputs = jax.make_jaxpr(lambda key: replicate(key, cell), return_shape=True)(key)
-    if (
-        not isinstance(outputs, dict)
-        or not outputs
-        or not all(_storable(value) for value in outputs.values())
-    ):
+    if not isinstance(outputs, dict) or not outputs or not all(_storable(value) for value in outputs.values()):
         raise ValueError(
             "replicate: it must return a non-empty dict of boolean, integer, floating or complex arrays; "
             f"got {jax.tree.map(str, outputs)}."
@@ -82,9 +78,7 @@ def peak_bytes(jaxpr: Jaxpr) -> int:
         within = max((peak_bytes(body) - sum(map(_bytes, body.invars)) for body in bodies), default=0)
         peak = max(peak, live + max(made, within))
         live += made - sum(_bytes(v) for v in eqn.outvars if v not in last_use)
-        live -= sum(
-            _bytes(v) for v in {v for v in eqn.invars if not isinstance(v, Literal)} if last_use[v] == i
-        )
+        live -= sum(_bytes(v) for v in {v for v in eqn.invars if not isinstance(v, Literal)} if last_use[v] == i)
     return peak
 
 
@@ -98,9 +92,7 @@ def fingerprint(closed: ClosedJaxpr) -> str:
 
 class _Digest:
     def __init__(self) -> None:
-        self._known: dict[
-            int, tuple[Jaxpr, str]
-        ] = {}  # by identity; holds the program so that none reuses it
+        self._known: dict[int, tuple[Jaxpr, str]] = {}  # by identity; holds the program so that none reuses it
 
     def closed(self, closed: ClosedJaxpr) -> str:
         return _hash(self.jaxpr(closed.jaxpr), *map(_constant, closed.consts))

@@ -47,9 +47,7 @@ def test_zero_columns_of_the_basis_are_padding(case):
 
 def test_the_whole_space_leaves_everyone_alone(case):
     weights, members, basis = case
-    np.testing.assert_allclose(
-        label_oracle(weights, members, jnp.eye(5, dtype=basis.dtype)), weights, atol=1e-6
-    )
+    np.testing.assert_allclose(label_oracle(weights, members, jnp.eye(5, dtype=basis.dtype)), weights, atol=1e-6)
 
 
 def test_without_members_nothing_moves(case):

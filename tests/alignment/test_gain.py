@@ -114,9 +114,7 @@ def test_degenerate_errors_are_finite():
 
 def test_a_member_that_is_not_finite_shows():
     weights = jnp.ones((4, 2, 3)).at[0, 0, 0].set(jnp.nan)
-    assert bool(
-        jnp.isnan(estimate_collaboration(weights, jnp.ones(4, bool), jnp.eye(3)[:, :1]).mse_factor).all()
-    )
+    assert bool(jnp.isnan(estimate_collaboration(weights, jnp.ones(4, bool), jnp.eye(3)[:, :1]).mse_factor).all())
     others = estimate_collaboration(weights, jnp.arange(4) > 0, jnp.eye(3)[:, :1])
     assert bool(jnp.isfinite(others.mse_factor).all())
 
@@ -131,9 +129,7 @@ def test_the_error_is_theorem_4s_plus_the_cost(key, rng):
     oracle = label_oracle(noise, members, problem.basis)
     rest = label_oracle(estimates, members, basis) - weights - oracle
     cost = decomposition_cost(estimates, weights, members, basis, problem.basis)
-    np.testing.assert_allclose(
-        cost, jnp.where(members, squared(rest), 0), rtol=1e5 * float(jnp.finfo(cost.dtype).eps)
-    )
+    np.testing.assert_allclose(cost, jnp.where(members, squared(rest), 0), rtol=1e5 * float(jnp.finfo(cost.dtype).eps))
 
 
 def test_jit_vmap_and_dtype(key, dtype):
@@ -214,7 +210,5 @@ def test_who_should_collaborate(rng):
     basis = np.linalg.qr(rng.normal(size=(8, 2)))[0]
     scale = np.where(np.arange(11) == 3, 0.01, 0.1)[:, None, None]
     estimates = rng.normal(size=(11, 9, 2)) @ basis.T + scale * rng.normal(size=(11, 9, 8))
-    found = estimate_collaboration(
-        jnp.asarray(estimates), jnp.ones(11, bool), jnp.asarray(basis), fitted=False
-    )
+    found = estimate_collaboration(jnp.asarray(estimates), jnp.ones(11, bool), jnp.asarray(basis), fitted=False)
     assert found.worthwhile.tolist() == [k != 3 for k in range(11)]

@@ -62,9 +62,7 @@ def test_overlap_is_its_definition(key, dtype, reported):
     corrupted = column_space(blocks)[~benign].reshape(-1, problem.basis.shape[1])
     found = column_overlap(weights, problem.members, problem.basis)
     assert found.dtype == dtype
-    np.testing.assert_allclose(
-        found, np.linalg.norm(corrupted, 2) ** 2, atol=2e3 * float(jnp.finfo(dtype).eps)
-    )
+    np.testing.assert_allclose(found, np.linalg.norm(corrupted, 2) ** 2, atol=2e3 * float(jnp.finfo(dtype).eps))
 
 
 def test_padding_of_the_basis_changes_nothing(key, dtype):

@@ -50,9 +50,7 @@ def test_benign_clients_share_the_row_space_and_the_others_do_not(key, dtype):
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
 def test_contamination_strength(key, law):
-    model = MultiResponse(
-        clients=400, outputs=9, inputs=6, samples=6, contaminated_share=0.5, contamination=law
-    )
+    model = MultiResponse(clients=400, outputs=9, inputs=6, samples=6, contaminated_share=0.5, contamination=law)
     problem = model.generate(key=key)
     scaled = (problem.weights - problem.backbone[None])[~problem.members] / problem.signal
     entries = np.asarray(scaled).ravel() * np.sqrt(9 * 4)

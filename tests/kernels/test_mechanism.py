@@ -36,9 +36,7 @@ def test_clipping_projects_onto_the_ball(seed, scale, share):
 @given(seed=st.integers(0, 1000), bound=st.floats(0.01, 4.0))
 def test_clipping_is_nonexpansive(seed, bound):
     first, second = np.random.default_rng(seed).standard_normal((2, 5)).astype(np.float32)
-    moved = np.asarray(clip_by_norm(jnp.asarray(first), bound)) - np.asarray(
-        clip_by_norm(jnp.asarray(second), bound)
-    )
+    moved = np.asarray(clip_by_norm(jnp.asarray(first), bound)) - np.asarray(clip_by_norm(jnp.asarray(second), bound))
     assert norm_of(moved) <= norm_of(first - second) + 1e-5
 
 
@@ -68,9 +66,7 @@ def test_half_precision_is_measured_in_single(dtype):
 
 @pytest.mark.parametrize("bound", [0.5, 100.0])
 def test_derivative_of_the_clip(key, check_derivative, bound):
-    check_derivative(
-        clip_by_norm, {"a": jax.random.normal(key, (3,)), "b": jnp.ones((2, 2))}, jnp.asarray(bound)
-    )
+    check_derivative(clip_by_norm, {"a": jax.random.normal(key, (3,)), "b": jnp.ones((2, 2))}, jnp.asarray(bound))
     _, tangent = jax.jvp(lambda v: clip_by_norm(v, bound), (jnp.zeros(3),), (jnp.ones(3),))
     np.testing.assert_array_equal(tangent, jnp.ones(3))
 
@@ -95,10 +91,7 @@ def test_one_client_moves_the_release_by_at_most_its_clip(key):
 
 
 def test_the_noise_does_not_know_how_many_clients_came(key):
-    draws = [
-        gaussian_mechanism(jnp.zeros((clients, 3)), 1.0, 2.0, normaliser=8.0, key=key)
-        for clients in (1, 5, 50)
-    ]
+    draws = [gaussian_mechanism(jnp.zeros((clients, 3)), 1.0, 2.0, normaliser=8.0, key=key) for clients in (1, 5, 50)]
     np.testing.assert_array_equal(draws[0], draws[1])
     np.testing.assert_array_equal(draws[0], draws[2])
 

@@ -30,18 +30,14 @@ def test_it_is_gram_schmidt(key, dtype):
     for column in np.asarray(matrix, np.float64).T:
         rest = column - sum((np.dot(q, column) * q for q in expected), np.zeros(6))
         expected.append(rest / np.linalg.norm(rest))
-    np.testing.assert_allclose(
-        orthonormalize(matrix), np.stack(expected, 1), atol=100 * float(jnp.finfo(dtype).eps)
-    )
+    np.testing.assert_allclose(orthonormalize(matrix), np.stack(expected, 1), atol=100 * float(jnp.finfo(dtype).eps))
 
 
 def test_scaling_columns_changes_nothing_and_a_basis_is_kept(key, dtype):
     matrix = jax.random.normal(key, (6, 3), dtype)
     basis = orthonormalize(matrix)
     tolerance = 50 * float(jnp.finfo(dtype).eps)
-    np.testing.assert_allclose(
-        orthonormalize(matrix * jnp.asarray([[2.0, 0.1, 30.0]], dtype)), basis, atol=tolerance
-    )
+    np.testing.assert_allclose(orthonormalize(matrix * jnp.asarray([[2.0, 0.1, 30.0]], dtype)), basis, atol=tolerance)
     np.testing.assert_allclose(orthonormalize(basis), basis, atol=tolerance)
 
 

@@ -27,9 +27,7 @@ def svt_reference(matrix, threshold):
 
 def with_singular_values(key, rows, cols, sigma, dtype):
     """A matrix with these singular values and generic singular vectors."""
-    left, right = (
-        rotation(k, n)[:, : len(sigma)] for k, n in zip(jax.random.split(key), (rows, cols), strict=True)
-    )
+    left, right = (rotation(k, n)[:, : len(sigma)] for k, n in zip(jax.random.split(key), (rows, cols), strict=True))
     return jnp.asarray((left * np.asarray(sigma)) @ right.T, dtype)
 
 
@@ -145,9 +143,7 @@ def test_svt_has_the_derivative_of_an_svd_where_that_exists(key):
 
     matrix = jax.random.normal(key, (7, 4), jnp.float64)
     loss = lambda f: lambda m, t: jnp.sum(jnp.sin(f(m, t)))
-    ours, theirs = (
-        jax.jit(jax.grad(loss(f), argnums=(0, 1)))(matrix, jnp.asarray(1.2)) for f in (svt, through_svd)
-    )
+    ours, theirs = (jax.jit(jax.grad(loss(f), argnums=(0, 1)))(matrix, jnp.asarray(1.2)) for f in (svt, through_svd))
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-10)
 
@@ -170,9 +166,7 @@ def test_right_basis_is_the_leading_eigenspace(key, dtype):
     np.testing.assert_allclose(np.abs(np.sum(np.asarray(basis) * right[:3].T, axis=0)), 1, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    "spectrum", [[4.0, 3.0, 1.0, 0.5], [4.0, 4.0, 1.0, 1.0], [4.0, 4.0 + 1e-13, 0.0, 0.0]]
-)
+@pytest.mark.parametrize("spectrum", [[4.0, 3.0, 1.0, 0.5], [4.0, 4.0, 1.0, 1.0], [4.0, 4.0 + 1e-13, 0.0, 0.0]])
 def test_right_basis_turns_its_subspace_rightly_where_eigenvalues_repeat(key, check_derivative, spectrum):
     def projection(matrix):
         basis, eigenvalues = right_basis((matrix + matrix.T) / 2, 2)

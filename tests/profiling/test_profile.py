@@ -40,9 +40,7 @@ def test_temporary_memory_of_an_intermediate_that_cannot_be_fused_away():
 
 def test_a_loop_is_counted_once_and_said_so():
     x = jnp.ones((32, 32), jnp.float32)
-    trips = [
-        profile(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: x @ y, x), x, n, repeats=1) for n in (5, 50)
-    ]
+    trips = [profile(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: x @ y, x), x, n, repeats=1) for n in (5, 50)]
     assert trips[0].flops == pytest.approx(trips[1].flops)
     assert trips[0].flops < 2 * 2 * 32**3
     assert trips[0].loops == 1 and "one trip of each of 1 loops" in str(trips[0])

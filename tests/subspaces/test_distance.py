@@ -36,9 +36,7 @@ def test_distance_and_angles_see_the_angle_that_was_made(dtype, angle):
     angles = np.array([0.3 * angle, 0.9 * angle, angle])
     first, second = turned(0, angles, dtype)
     tolerance = 20 * float(jnp.finfo(dtype).eps)
-    np.testing.assert_allclose(
-        subspace_distance(first, second), np.sin(angle), rtol=tolerance, atol=tolerance
-    )
+    np.testing.assert_allclose(subspace_distance(first, second), np.sin(angle), rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(principal_angles(first, second), angles, rtol=tolerance, atol=tolerance)
 
 
@@ -85,9 +83,7 @@ def test_columns_of_zeros_are_absent(dtype):
     found = principal_angles(pad(first), pad(second))
     np.testing.assert_allclose(found, [0.2, 0.5, np.pi / 2], rtol=tolerance, atol=tolerance)
     for one, other in [(line, plane), (plane, line)]:
-        np.testing.assert_allclose(
-            principal_angles(pad(one), pad(other)), [0, np.pi / 2, np.pi / 2], atol=tolerance
-        )
+        np.testing.assert_allclose(principal_angles(pad(one), pad(other)), [0, np.pi / 2, np.pi / 2], atol=tolerance)
 
 
 def test_different_ranks(dtype):

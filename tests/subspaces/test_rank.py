@@ -65,9 +65,7 @@ def test_rows_that_are_correlated_with_each_other_are_rarely_called_signal(dimen
 def test_clear_signal_is_counted(dimensions, samples, rank):
     replicates = 300
     rng = np.random.default_rng(2)
-    signal = rng.standard_normal((replicates, samples, rank)) @ rng.standard_normal(
-        (replicates, rank, dimensions)
-    )
+    signal = rng.standard_normal((replicates, samples, rank)) @ rng.standard_normal((replicates, rank, dimensions))
     counts = found(8 * signal + noise(3, replicates, samples, dimensions), 4)
     assert np.mean(counts >= rank) >= 0.93
     assert np.mean(counts == rank) >= 0.85 if dimensions == 5 else 0.93

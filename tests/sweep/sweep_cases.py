@@ -44,9 +44,7 @@ def replicate(key, cell):
 
     start = (jnp.eye(cell.dimension, 2), jnp.inf, 0)
     estimate, _, steps = jax.lax.while_loop(unfinished, step, start)
-    heads = jax.scipy.linalg.cho_solve(
-        jax.scipy.linalg.cho_factor(gram + jnp.eye(cell.dimension)), weights[0].T
-    )
+    heads = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(gram + jnp.eye(cell.dimension)), weights[0].T)
     return {
         "error": jnp.linalg.norm(estimate - basis @ (basis.T @ estimate)),
         "spectrum": jnp.linalg.eigh(gram)[0],
@@ -65,7 +63,5 @@ def digest(results):
 
 if __name__ == "__main__":
     out, replicates, lane_width = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    results = sweep.run(
-        replicate, CELLS, key=jax.random.key(7), replicates=replicates, lane_width=lane_width, out=out
-    )
+    results = sweep.run(replicate, CELLS, key=jax.random.key(7), replicates=replicates, lane_width=lane_width, out=out)
     print(json.dumps(digest(results)))

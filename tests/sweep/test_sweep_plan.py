@@ -74,9 +74,7 @@ def test_ids_are_equal_exactly_for_equal_fields(first, second):
 
 def test_id_of_a_cell_is_the_one_stored_folders_rely_on():
     assert cell_id(Cell(4, 24)) == sweep_id(clients=4, dimension=24, noise=0.1)
-    assert (
-        cell_id(Cell(4, 24, 1)) == cell_id(Cell(4, 24, 1.0)) == cell_id(Cell(np.int32(4), 24, np.float64(1)))
-    )
+    assert cell_id(Cell(4, 24, 1)) == cell_id(Cell(4, 24, 1.0)) == cell_id(Cell(np.int32(4), 24, np.float64(1)))
 
 
 def sweep_id(**fields):
@@ -103,9 +101,7 @@ def test_nested_cells_are_told_apart_and_become_rows():
 @given(st.integers(0, 2**31 - 1))
 def test_key_of_a_replicate_is_two_folds(index):
     key, cell = jax.random.key(5), Cell(3, 4)
-    expected = jax.random.fold_in(
-        jax.random.fold_in(key, np.uint32(int(cell_id(cell)[:8], 16))), np.uint32(index)
-    )
+    expected = jax.random.fold_in(jax.random.fold_in(key, np.uint32(int(cell_id(cell)[:8], 16))), np.uint32(index))
     found = sweep.replicate_key(key, cell, index)
     assert (jax.random.key_data(found) == jax.random.key_data(expected)).all()
 
@@ -216,9 +212,7 @@ def test_peak_bytes_of_programs_counted_by_hand():
     assert peak(lambda x: jnp.sin(jnp.sin(jnp.sin(x)))) == 800  # each freed after its use
     assert peak(lambda x: (lambda a, b: a + b + x)(jnp.sin(x), jnp.cos(x))) == 1600
     assert peak(lambda x: jnp.sum(x[:, None] * x[None, :], dtype=jnp.float32)) >= 40_000
-    loop = lambda x: jax.lax.fori_loop(
-        0, 9, lambda _, y: jnp.sum(y[:, None] * x[None, :], 0, dtype=jnp.float32), x
-    )
+    loop = lambda x: jax.lax.fori_loop(0, 9, lambda _, y: jnp.sum(y[:, None] * x[None, :], 0, dtype=jnp.float32), x)
     assert 40_000 <= peak(loop) <= 90_000
 
 

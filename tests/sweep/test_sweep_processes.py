@@ -80,9 +80,7 @@ def unbroken(tmp_path_factory, start):
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_killed_and_resumed_is_bit_identical_and_recomputes_only_what_is_missing(
-    tmp_path, start, unbroken, devices
-):
+def test_killed_and_resumed_is_bit_identical_and_recomputes_only_what_is_missing(tmp_path, start, unbroken, devices):
     chance = random.Random(os.environ.get("CLAIRJAX_TEST_SEED", "") + str(devices))
     process = start(tmp_path, devices=devices)
     wanted = chance.randrange(1, 60)
@@ -122,7 +120,5 @@ def test_another_lane_width_changes_last_digits_only(tmp_path, start, unbroken):
 def test_import_brings_in_no_extra():
     code = "import sys, clairjax.sweep, clairjax.profiling; print(*sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert not {"xarray", "rich", "pandas", "matplotlib", "typer"} & set(done.stdout.split())

@@ -45,13 +45,9 @@ def test_mean_and_standard_error(results):
         values = results[cell]["draws"].astype(np.float64)
         assert values.shape == (12, cell.size)
         np.testing.assert_allclose(results.mean("draws")[cell], values.mean(0), rtol=1e-14)
-        np.testing.assert_allclose(
-            results.standard_error("draws")[cell], values.std(0, ddof=1) / 12**0.5, rtol=1e-14
-        )
+        np.testing.assert_allclose(results.standard_error("draws")[cell], values.std(0, ddof=1) / 12**0.5, rtol=1e-14)
         assert results.mean("mean")[cell].dtype == results.mean("positive")[cell].dtype == np.float64
-    with pytest.raises(
-        KeyError, match="name: must be one of count, draws, mean, pair, positive; got nothing"
-    ):
+    with pytest.raises(KeyError, match="name: must be one of count, draws, mean, pair, positive; got nothing"):
         results.mean("nothing")
 
 
@@ -78,9 +74,7 @@ def test_failures_are_counted_named_and_left_out(tmp_path):
         expected = (worst > 0.8) | (worst < 0.4)
         assert 0 < expected.sum() < 40
         assert results.failures[cell] == tuple(np.flatnonzero(expected))
-        np.testing.assert_allclose(
-            results.mean("value")[cell], results[cell]["value"][~expected].mean(), rtol=1e-6
-        )
+        np.testing.assert_allclose(results.mean("value")[cell], results[cell]["value"][~expected].mean(), rtol=1e-6)
         assert not np.isfinite(results.mean("value", include_failed=True)[cell])
         assert not np.isfinite(results.standard_error("value", include_failed=True)[cell])
     total = sum(map(len, results.failures.values()))
@@ -101,18 +95,12 @@ def test_xarray_is_labelled_and_pads_ragged_cells_with_nan(results):
     data = results.to_xarray(dims={"draws": ("client",), "positive": ("client",)})
     assert dict(data.sizes) == {"cell": 2, "replicate": 12, "client": 5, "pair_0": 2, "pair_1": 2}
     assert data["size"].values.tolist() == [3, 5] and data["label"].values.tolist() == ["a", "b"]
-    assert (
-        data.draws.dtype == np.float32
-        and data["count"].dtype.kind == "i"
-        and data.positive.dtype == np.float64
-    )
+    assert data.draws.dtype == np.float32 and data["count"].dtype.kind == "i" and data.positive.dtype == np.float64
     assert np.isnan(data.draws[0, :, 3:]).all() and np.isnan(data.positive[0, :, 3:]).all()
     for i, cell in enumerate(CELLS):
         assert np.array_equal(data.draws[i, :, : cell.size], results[cell]["draws"])
         assert np.array_equal(data["mean"][i], results[cell]["mean"])
-    assert float(data["mean"].mean("replicate")[1]) == pytest.approx(
-        float(results.mean("mean")[CELLS[1]]), rel=1e-5
-    )
+    assert float(data["mean"].mean("replicate")[1]) == pytest.approx(float(results.mean("mean")[CELLS[1]]), rel=1e-5)
     assert (data.compile_seconds > 0).all() and (data.run_seconds > 0).all()
     assert data.attrs["lane_width"] == "5"
 

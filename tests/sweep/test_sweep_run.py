@@ -119,9 +119,7 @@ def test_more_replicates_and_more_cells_extend(tmp_path):
     before = files(tmp_path)
     more = run(tmp_path, replicates=17, cells=[Small(2), Small(5), Small(3)])
     after = files(tmp_path)
-    assert {
-        path: after[path] for path in before
-    } == before  # even the block that was partly beyond the request
+    assert {path: after[path] for path in before} == before  # even the block that was partly beyond the request
     assert len(after) == 3 * 5
     assert digest(more) == digest(run(replicates=17, cells=[Small(2), Small(5), Small(3)]))
 
@@ -161,11 +159,7 @@ DIFFERENT = {
     "lane width": ({"lane_width": 5}, "lane_width must be 4, got 5"),
     "arguments": ({"arguments": {"dtype": "float32"}}, r'arguments must be \{\}, got \{"dtype": "float32"\}'),
     "program": (
-        {
-            "fn": lambda key, cell: {
-                name: 2 * value for name, value in draws(key, cell).items() if name == "mean"
-            }
-        },
+        {"fn": lambda key, cell: {name: 2 * value for name, value in draws(key, cell).items() if name == "mean"}},
         r'computes something else in cell \{"size": 3, "label": "a"\}',
     ),
 }
