@@ -185,7 +185,7 @@ def _clair(
     if not refit_members and rank is None:
         first_rank = solution.rank
 
-    def ballot(basis: Array, found: Array) -> tuple[Ballot, Array]:
+    def elect(basis: Array, found: Array) -> tuple[Ballot, Array]:
         off_subspace = jnp.sqrt(pair_squared_distances(clients.project_out(basis).inner_products()))
         if threshold is not None:
             return vote(off_subspace, threshold, vote_share), off_subspace
@@ -196,29 +196,27 @@ def _clair(
 
     basis = jnp.where(jnp.arange(max_rank) < first_rank, solution.basis, 0)
     found = jnp.minimum(first_rank, solution.rank)
-    elected, off_subspace = ballot(basis, found)
     if refit_members:
 
-        def again(_: int, carry: tuple[Array, Array, Ballot, Array]) -> tuple[Array, Array, Ballot, Array]:
-            basis, found = refit(clients, carry[2].members, max_rank, rank)
-            return basis, found, *ballot(basis, found)
+        def refit_on_elected(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            ballot, _ = elect(*carry)
+            return refit(clients, ballot.members, max_rank, rank)
 
-        basis, found, elected, off_subspace = jax.lax.fori_loop(
-            0, REFITS, again, (basis, found, elected, off_subspace)
-        )
+        basis, found = jax.lax.fori_loop(0, REFITS, refit_on_elected, (basis, found))
+    ballot, off_subspace = elect(basis, found)
 
     finite = _input_status(weights)
-    counts = elected.majority & (finite == Status.converged)
-    members = elected.members & counts
+    counts = ballot.majority & (finite == Status.converged)
+    members = ballot.members & counts
     refined = refine(weights, members, basis, found, shrink=shrink)
-    status = worst(finite, Status.where(elected.majority, Status.converged, Status.no_majority))
+    status = worst(finite, Status.where(ballot.majority, Status.converged, Status.no_majority))
     if rank is None and max_rank < clients.shape[2]:
         status = worst(status, Status.where(found < max_rank, Status.converged, Status.rank_at_bound))
     return ClairResult(
         members=members,
         refined=jnp.where(counts, refined, weights),
-        votes=elected.votes,
-        threshold=elected.threshold,
+        votes=ballot.votes,
+        threshold=ballot.threshold,
         off_subspace=off_subspace,
         decomposition=solution,
         basis=basis,

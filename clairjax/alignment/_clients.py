@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._contrasts import HIGHEST, pair_squared_distances
+from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances
 
 
 class Clients(eqx.Module):
@@ -19,6 +19,11 @@ class Clients(eqx.Module):
     @abstractmethod
     def shape(self) -> tuple[int, int, int]:
         """(clients K, out q, in p)."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> jnp.dtype:
+        """Of every result."""
 
     @abstractmethod
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:
@@ -33,8 +38,8 @@ class Clients(eqx.Module):
         """⟨W_j, W_k⟩."""
 
     @abstractmethod
-    def scatter(self, members: Float[Array, " clients"]) -> Float[Array, " in in"]:
-        """Σ_k m_k (W_k − W̄)ᵀ(W_k − W̄) with W̄ the mean weighted by m."""
+    def scatter(self, pair_values: Float[Array, "clients clients"]) -> Float[Array, " in in"]:
+        """Σ_{j<k} v_jk D_jkᵀ D_jk for a symmetric table with zero diagonal."""
 
     @abstractmethod
     def project_out(self, basis: Float[Array, " in columns"]) -> "Clients":
@@ -55,6 +60,10 @@ class DenseClients(Clients):
         clients, out, in_ = self.values.shape
         return clients, out, in_
 
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.values.dtype
+
     @staticmethod
     def centred(weights: Float[Array, "clients out in"]) -> "DenseClients":
         distances = pair_squared_distances(_inner_products(weights))
@@ -70,13 +79,10 @@ class DenseClients(Clients):
     def inner_products(self) -> Float[Array, "clients clients"]:
         return _inner_products(self.values)
 
-    def scatter(self, members: Float[Array, " clients"]) -> Float[Array, " in in"]:
-        count = jnp.maximum(members.sum(), 1)
-        # Rows of excluded clients are selected away, not multiplied by zero: 0 · inf is NaN.
-        selected = jnp.where(members[:, None, None] > 0, self.values, 0)
-        deviations = jnp.where(members[:, None, None] > 0, selected - selected.sum(0) / count, 0)
-        rows = deviations.reshape(-1, self.shape[2])
-        return jnp.matmul(rows.T, rows, precision=HIGHEST)
+    def scatter(self, pair_values: Float[Array, "clients clients"]) -> Float[Array, " in in"]:
+        rows = self.values.reshape(-1, self.shape[2])
+        weighted = laplacian_times(pair_values, self.values).reshape(rows.shape)
+        return jnp.matmul(rows.T, weighted, precision=HIGHEST)
 
     def project_out(self, basis: Float[Array, " in columns"]) -> "DenseClients":
         return DenseClients(self.values - jnp.matmul(self.times(basis), basis.T, precision=HIGHEST))

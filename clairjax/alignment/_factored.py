@@ -79,7 +79,7 @@ def start(factor: Float[Array, " in max_rank"], pair_weights: Float[Array, "clie
 def initial_factor(
     clients: Clients, distances: Float[Array, "clients clients"], max_rank: int
 ) -> Float[Array, " in max_rank"]:
-    """A fixed arbitrary basis, scaled to the contrasts. Constants of the trace: a draw would take a key and compile."""
+    """A fixed arbitrary basis, scaled to the contrasts. A constant of the trace: a draw would cost compile time."""
     in_ = clients.shape[2]
     draw = np.random.default_rng(0).standard_normal((in_, min(max_rank, in_)))
     basis = jnp.asarray(np.linalg.qr(draw)[0], distances.dtype)

@@ -17,9 +17,11 @@ def refit(
     The program's basis is biased by its penalties and by what the contaminated pairs put into it; the members
     alone give the least-squares estimate. With `rank` None it is found against the members' noise floor.
     """
-    _, out, in_ = clients.shape
-    scatter = clients.scatter(members.astype(clients.inner_products().dtype))
-    eigenvalues, vectors = jnp.linalg.eigh(scatter)
+    count, out, _ = clients.shape
+    pairs = members[:, None] & members[None, :] & ~jnp.eye(count, dtype=bool)
+    # Σ (W_k − W̄)ᵀ(W_k − W̄) over the members is the sum over their pairs of D_jkᵀ D_jk, over their number.
+    number = jnp.maximum(members.sum(), 1).astype(clients.dtype)
+    eigenvalues, vectors = jnp.linalg.eigh(clients.scatter(pairs / number))
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
     if rank is None:
         samples = jnp.maximum(members.sum() - 1, 0) * out

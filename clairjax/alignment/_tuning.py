@@ -7,10 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._typing import ScalarLike
-from ..kernels import spectral_norm
 from ._clients import Clients
-from ._contrasts import laplacian_times, pair_index, pair_squared_distances
-from ._factored import LANCZOS_STEPS, contrast_products, initial_factor, start, step, with_orthogonal_columns
+from ._contrasts import pair_index, pair_squared_distances
+from ._factored import contrast_products, initial_factor, start, step, with_orthogonal_columns
 from ._program import Penalty
 from ._vote import votes_needed
 
@@ -97,11 +96,7 @@ def _unit_stack_norm(clients: Clients, distances: Float[Array, "clients clients"
     apart = distances > jnp.finfo(distances.dtype).eps * jnp.max(distances)
     weights = jnp.where(apart, 1 / jnp.where(apart, distances, 1), 0)
 
-    def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
-        return clients.adjoint_times(laplacian_times(weights, clients.times(vector[:, None])))[:, 0]
-
-    square = spectral_norm(gram_times, clients.shape[2], dtype=distances.dtype, steps=LANCZOS_STEPS)
-    return jnp.sqrt(jnp.maximum(square, 0))
+    return jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(clients.scatter(weights))[-1], 0))
 
 
 def _log_spread(

@@ -25,26 +25,26 @@ def svt_reference(matrix, threshold):
     return (left * np.maximum(sigma - threshold, 0)) @ right
 
 
-def with_singular_values(key, rows, cols, sigma, dtype):
+def with_singular_values(rng, rows, cols, sigma, dtype):
     """A matrix with these singular values and generic singular vectors."""
-    left, right = (rotation(k, n)[:, : len(sigma)] for k, n in zip(jax.random.split(key), (rows, cols), strict=True))
+    left, right = (rotation(rng, n)[:, : len(sigma)] for n in (rows, cols))
     return jnp.asarray((left * np.asarray(sigma)) @ right.T, dtype)
 
 
-def rotation(key, size):
-    return np.linalg.qr(np.asarray(jax.random.normal(key, (size, size)), np.float64))[0]
+def rotation(rng, size):
+    return np.linalg.qr(rng.standard_normal((size, size)))[0]
 
 
-def symmetric(key, spectrum, dtype):
+def symmetric(rng, spectrum, dtype):
     spectrum = np.asarray(spectrum, np.float64)
-    basis = rotation(key, spectrum.size)
+    basis = rotation(rng, spectrum.size)
     matrix = (basis * spectrum) @ basis.T
     return jnp.asarray((matrix + matrix.T) / 2, dtype)
 
 
 @pytest.mark.parametrize("shape", [(40, 5), (5, 40), (6, 6), (1, 4), (4, 1)])
-def test_svt_agrees_with_an_svd(key, dtype, shape):
-    matrix = jax.random.normal(key, shape, dtype)
+def test_svt_agrees_with_an_svd(rng, dtype, shape):
+    matrix = jnp.asarray(rng.standard_normal(shape), dtype)
     largest = np.linalg.norm(matrix, 2)
     for share in (0.0, 0.3, 0.7, 1.5):
         expected = svt_reference(matrix, share * largest)
@@ -53,9 +53,9 @@ def test_svt_agrees_with_an_svd(key, dtype, shape):
 
 
 @pytest.mark.parametrize("share", [1e-1, 1e-2, 1e-3])
-def test_svt_loses_to_the_gram_no_more_than_it_says(key, dtype, share):
+def test_svt_loses_to_the_gram_no_more_than_it_says(rng, dtype, share):
     sigma = np.concatenate([[1.0], share * np.array([1.3, 1.1, 1.0, 0.9, 0.5])])
-    matrix = with_singular_values(key, 60, 8, sigma, dtype)
+    matrix = with_singular_values(rng, 60, 8, sigma, dtype)
     error = np.linalg.norm(np.asarray(svt(matrix, share)) - svt_reference(matrix, share), 2)
     eps = float(jnp.finfo(dtype).eps)
     assert error <= 10 * eps / share
@@ -81,26 +81,25 @@ def test_svt_is_firmly_nonexpansive(shape, seed, threshold):
     assert np.sum(moved**2) <= np.sum(moved * (first - second)) + 1e-4
 
 
-def test_svt_commutes_with_rotations(key, dtype):
-    left, right, data = jax.random.split(key, 3)
-    left, right = rotation(left, 7), rotation(right, 4)
-    matrix = np.asarray(jax.random.normal(data, (7, 4)), np.float64)
+def test_svt_commutes_with_rotations(rng, dtype):
+    left, right = rotation(rng, 7), rotation(rng, 4)
+    matrix = rng.standard_normal((7, 4))
     shrink = lambda m: np.asarray(svt(jnp.asarray(m, dtype), 1.0))
     tolerance = 100 * float(jnp.finfo(dtype).eps)
     np.testing.assert_allclose(shrink(left @ matrix @ right), left @ shrink(matrix) @ right, atol=tolerance)
     np.testing.assert_allclose(shrink(matrix.T), shrink(matrix).T, atol=tolerance)
 
 
-def test_svt_is_what_a_convex_solver_finds(key):
-    matrix = np.asarray(jax.random.normal(key, (5, 3)), np.float64)
+def test_svt_is_what_a_convex_solver_finds(rng):
+    matrix = rng.standard_normal((5, 3))
     unknown = cvxpy.Variable((5, 3))
     loss = cvxpy.sum_squares(unknown - matrix) / 2 + 0.8 * cvxpy.normNuc(unknown)
     cvxpy.Problem(cvxpy.Minimize(loss)).solve(solver=cvxpy.CLARABEL)
     np.testing.assert_allclose(svt(jnp.asarray(matrix), 0.8), unknown.value, atol=1e-5)
 
 
-def test_svt_at_its_edges(key, dtype):
-    matrix = jax.random.normal(key, (6, 3), dtype)
+def test_svt_at_its_edges(rng, dtype):
+    matrix = jnp.asarray(rng.standard_normal((6, 3)), dtype)
     zero = jnp.zeros_like(matrix)
     np.testing.assert_array_equal(svt(matrix, 1.01 * float(np.linalg.norm(matrix, 2))), zero)
     np.testing.assert_array_equal(svt(zero, 0.0), zero)
@@ -110,9 +109,9 @@ def test_svt_at_its_edges(key, dtype):
     assert jnp.isnan(svt(matrix.at[0, 0].set(jnp.nan), 0.5)).any()
 
 
-def test_svt_at_zero_threshold_keeps_what_the_gram_cannot_see(key, dtype):
+def test_svt_at_zero_threshold_keeps_what_the_gram_cannot_see(rng, dtype):
     tiny = float(jnp.finfo(dtype).eps)
-    matrix = with_singular_values(key, 8, 3, [1.0, 0.5, tiny], dtype)
+    matrix = with_singular_values(rng, 8, 3, [1.0, 0.5, tiny], dtype)
     np.testing.assert_allclose(svt(matrix, 0.0), matrix, atol=20 * tiny)
 
 
@@ -130,18 +129,18 @@ SPECTRA = {
 
 @pytest.mark.parametrize("spectrum", SPECTRA)
 @pytest.mark.parametrize("shape", [(5, 4), (3, 6)])
-def test_svt_has_the_right_derivative_also_where_singular_values_meet(key, check_derivative, spectrum, shape):
-    matrix = with_singular_values(key, *shape, SPECTRA[spectrum], jnp.float64)
+def test_svt_has_the_right_derivative_also_where_singular_values_meet(rng, check_derivative, spectrum, shape):
+    matrix = with_singular_values(rng, *shape, SPECTRA[spectrum], jnp.float64)
     check_derivative(svt, matrix, jnp.asarray(1.0))
 
 
 @needs_x64
-def test_svt_has_the_derivative_of_an_svd_where_that_exists(key):
+def test_svt_has_the_derivative_of_an_svd_where_that_exists(rng):
     def through_svd(matrix, threshold):
         left, sigma, right = jnp.linalg.svd(matrix, full_matrices=False)
         return (left * jnp.maximum(sigma - threshold, 0)[None, :]) @ right
 
-    matrix = jax.random.normal(key, (7, 4), jnp.float64)
+    matrix = jnp.asarray(rng.standard_normal((7, 4)), jnp.float64)
     loss = lambda f: lambda m, t: jnp.sum(jnp.sin(f(m, t)))
     ours, theirs = (jax.jit(jax.grad(loss(f), argnums=(0, 1)))(matrix, jnp.asarray(1.2)) for f in (svt, through_svd))
     for one, other in zip(ours, theirs, strict=True):
@@ -149,15 +148,15 @@ def test_svt_has_the_derivative_of_an_svd_where_that_exists(key):
 
 
 @needs_x64
-def test_svt_at_zero_threshold_moves_with_the_matrix(key):
-    matrix = with_singular_values(key, 5, 3, [1.0, 1.0], jnp.float64)
-    direction = jax.random.normal(key, (5, 3), jnp.float64)
+def test_svt_at_zero_threshold_moves_with_the_matrix(rng):
+    matrix = with_singular_values(rng, 5, 3, [1.0, 1.0], jnp.float64)
+    direction = jnp.asarray(rng.standard_normal((5, 3)), jnp.float64)
     _, tangent = jax.jvp(lambda m: svt(m, 0.0), (matrix,), (direction,))
     np.testing.assert_allclose(tangent, direction, atol=1e-12)
 
 
-def test_right_basis_is_the_leading_eigenspace(key, dtype):
-    matrix = jax.random.normal(key, (20, 6), dtype)
+def test_right_basis_is_the_leading_eigenspace(rng, dtype):
+    matrix = jnp.asarray(rng.standard_normal((20, 6)), dtype)
     basis, eigenvalues = right_basis(gram(matrix), 3)
     _, sigma, right = np.linalg.svd(np.asarray(matrix, np.float64))
     tolerance = 100 * float(jnp.finfo(dtype).eps)
@@ -167,12 +166,12 @@ def test_right_basis_is_the_leading_eigenspace(key, dtype):
 
 
 @pytest.mark.parametrize("spectrum", [[4.0, 3.0, 1.0, 0.5], [4.0, 4.0, 1.0, 1.0], [4.0, 4.0 + 1e-13, 0.0, 0.0]])
-def test_right_basis_turns_its_subspace_rightly_where_eigenvalues_repeat(key, check_derivative, spectrum):
+def test_right_basis_turns_its_subspace_rightly_where_eigenvalues_repeat(rng, check_derivative, spectrum):
     def projection(matrix):
         basis, eigenvalues = right_basis((matrix + matrix.T) / 2, 2)
         return basis @ basis.T, jnp.sum(eigenvalues)
 
-    check_derivative(projection, symmetric(key, spectrum, jnp.float64))
+    check_derivative(projection, symmetric(rng, spectrum, jnp.float64))
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -196,16 +195,16 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("spectrum", OPERATORS)
-def test_spectral_norm_agrees_with_eigvalsh(key, dtype, spectrum):
-    matrix = symmetric(key, OPERATORS[spectrum], dtype)
+def test_spectral_norm_agrees_with_eigvalsh(rng, dtype, spectrum):
+    matrix = symmetric(rng, OPERATORS[spectrum], dtype)
     size = matrix.shape[0]
     expected = np.linalg.eigvalsh(np.asarray(matrix, np.float64))[-1]
     found = norm_of(matrix, size)
     np.testing.assert_allclose(found, expected, rtol=10 * size * float(jnp.finfo(dtype).eps), atol=0)
 
 
-def test_spectral_norm_of_wishart_and_laplacian(key, dtype):
-    data = np.asarray(jax.random.normal(key, (60, 50)), np.float64)
+def test_spectral_norm_of_wishart_and_laplacian(rng, dtype):
+    data = rng.standard_normal((60, 50))
     laplacian = 50 * np.eye(50) - np.ones((50, 50))
     for matrix in (data.T @ data, data[:20].T @ data[:20], laplacian):
         expected = np.linalg.norm(matrix, 2)
@@ -232,5 +231,5 @@ def test_spectral_norm_shows_a_bad_operator(dtype):
 
 
 @pytest.mark.parametrize("spectrum", [[3.0, 2.0, 1.0, 0.5], [3.0, 1.0, 1.0, 0.0], [2.0, 0.0, 0.0, 0.0]])
-def test_spectral_norm_has_the_right_derivative(key, check_derivative, spectrum):
-    check_derivative(lambda m: norm_of((m + m.T) / 2, 4), symmetric(key, spectrum, jnp.float64))
+def test_spectral_norm_has_the_right_derivative(rng, check_derivative, spectrum):
+    check_derivative(lambda m: norm_of((m + m.T) / 2, 4), symmetric(rng, spectrum, jnp.float64))
