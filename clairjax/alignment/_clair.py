@@ -177,13 +177,11 @@ def _clair(
     separations = jnp.sqrt(pair_squared_distances(clients.inner_products()))
 
     if penalty is None:
-        penalty, first_rank, factor = tune(clients, pair_weights, max_rank, rank, vote_share)
+        penalty, first_basis, first_rank, factor = tune(clients, pair_weights, max_rank, rank, vote_share)
         solution = solver.solve(clients, penalty, pair_weights, factor)
     else:
         solution = solver.solve(clients, penalty, pair_weights)
-        first_rank = solution.rank if rank is None else jnp.asarray(rank, jnp.int32)
-    if not refit_members and rank is None:
-        first_rank = solution.rank
+        first_basis = None
 
     def elect(basis: Array, found: Array) -> tuple[Ballot, Array]:
         off_subspace = jnp.sqrt(pair_squared_distances(clients.project_out(basis).inner_products()))
@@ -194,8 +192,13 @@ def _clair(
         freedom = clients.shape[1] * (clients.shape[2] - found)
         return majority_vote(off_subspace, separations, freedom, vote_share), off_subspace
 
-    basis = jnp.where(jnp.arange(max_rank) < first_rank, solution.basis, 0)
-    found = jnp.minimum(first_rank, solution.rank)
+    if first_basis is None or not refit_members:
+        found = solution.rank if rank is None else jnp.minimum(solution.rank, rank)
+        basis = jnp.where(jnp.arange(max_rank) < found, solution.basis, 0)
+        status = solution.status
+    else:
+        # The path gave the row space to start from; the solution at its penalty is reported and decides nothing.
+        basis, found, status = first_basis, first_rank, Status.converged
     if refit_members:
 
         def refit_on_elected(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -209,7 +212,7 @@ def _clair(
     counts = ballot.majority & (finite == Status.converged)
     members = ballot.members & counts
     refined = refine(weights, members, basis, found, shrink=shrink)
-    status = worst(finite, Status.where(ballot.majority, Status.converged, Status.no_majority))
+    status = worst(Status.where(ballot.majority, Status.converged, Status.no_majority), status)
     if rank is None and max_rank < clients.shape[2]:
         status = worst(status, Status.where(found < max_rank, Status.converged, Status.rank_at_bound))
     return ClairResult(
@@ -221,7 +224,7 @@ def _clair(
         decomposition=solution,
         basis=basis,
         rank=found,
-        status=worst(status, solution.status),
+        status=worst(finite, status),
     )
 
 

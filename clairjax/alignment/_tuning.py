@@ -24,7 +24,8 @@ THRESHOLD_SHARE = 0.1
 
 class Tuned(NamedTuple):
     penalty: Penalty
-    rank: Int[Array, ""]  # for the first vote; refitting finds the final one
+    basis: Float[Array, " in max_rank"]  # for the first vote, zeros beyond rank; refitting finds the final one
+    rank: Int[Array, ""]
     factor: Float[Array, " in max_rank"]  # warm start for `Factored` at this penalty
 
 
@@ -74,21 +75,30 @@ def tune(
     _, (low_rank, factors, spreads) = jax.lax.scan(
         at_penalty, initial_factor(clients, distances, max_rank), jnp.asarray(PATH, dtype)
     )
-    usable = freedom > 0
-    scores = jnp.where(usable, spreads - jnp.log(jnp.where(usable, freedom, 1)), jnp.inf)  # [path, rank]
-    noise = jnp.sqrt(8 / jnp.maximum(freedom, 1))  # two standard deviations of a log mean square
+    usable = jnp.arange(max_rank) < max(1, in_ // 2)
+    scores = jnp.where(usable, spreads - jnp.log(jnp.maximum(freedom, 1)), jnp.inf)  # [path, rank]
+    place, chosen_rank = _select(scores, freedom, rank)
+    factor = jnp.take(factors, place, axis=0)
+    basis = jnp.where(jnp.arange(factor.shape[1]) < chosen_rank, _unit_columns(factor), 0)
+    return Tuned(Penalty(low_rank[place], sparse), basis, chosen_rank, factor)
+
+
+def _select(
+    scores: Float[Array, "path max_rank"], freedom: Float[Array, " max_rank"], rank: int | None
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """The smallest rank, and for it the largest penalty, that noise cannot tell from the best score."""
+    variance = 2 / jnp.maximum(freedom, 1)  # of the log of a mean square
     if rank is None:
         best = jnp.min(scores, axis=0)
-        chosen_rank = jnp.argmax(best <= jnp.min(best) + noise)
+        winner = jnp.argmin(best)
+        deviation = jnp.sqrt(variance + variance[winner])
+        column = jnp.argmax(best <= best[winner] + 2 * deviation)
     else:
-        chosen_rank = jnp.asarray(rank - 1)
-    within = scores[:, chosen_rank] <= jnp.min(scores[:, chosen_rank]) + noise[chosen_rank]
-    chosen = len(PATH) - 1 - jnp.argmax(within[::-1])
-    return Tuned(
-        Penalty(low_rank[chosen], sparse),
-        (chosen_rank + 1).astype(jnp.int32),
-        jnp.take(factors, chosen, axis=0),
-    )
+        column = jnp.asarray(rank - 1)
+    path = scores[:, column]
+    within = path <= jnp.min(path) + jnp.sqrt(variance[column])
+    place = scores.shape[0] - 1 - jnp.argmax(within[::-1])
+    return place, (column + 1).astype(jnp.int32)
 
 
 def _unit_stack_norm(clients: Clients, distances: Float[Array, "clients clients"]) -> Float[Array, ""]:
@@ -106,12 +116,16 @@ def _log_spread(
     needed: Int[Array, ""],
 ) -> Float[Array, " max_rank"]:
     """Log of the (h + 1)-th smallest m_k² off the r leading directions, for r = 1 … max_rank."""
-    factor, _ = with_orthogonal_columns(factor)
-    lengths = jnp.linalg.norm(factor, axis=0)
-    directions = factor / jnp.where(lengths > 0, lengths, 1)
-    _, cross = contrast_products(clients, directions)
+    _, cross = contrast_products(clients, _unit_columns(factor))
     explained = jnp.cumsum(jnp.diagonal(cross, axis1=-2, axis2=-1), axis=-1)
     floor = jnp.finfo(distances.dtype).eps * jnp.max(distances) + jnp.finfo(distances.dtype).tiny
     left = jnp.moveaxis(jnp.maximum(distances[..., None] - explained, 0), -1, 0)  # [max_rank, K, K]
     reach = jnp.take(jnp.sort(left, axis=-1), needed, axis=-1)  # the own zero is first
     return jnp.log(jnp.take(jnp.sort(reach, axis=-1), needed, axis=-1) + floor)
+
+
+def _unit_columns(factor: Float[Array, " in max_rank"]) -> Float[Array, " in max_rank"]:
+    """Its row space's principal directions, largest first; a vanished column stays zero."""
+    factor, _ = with_orthogonal_columns(factor)
+    lengths = jnp.linalg.norm(factor, axis=0)
+    return factor / jnp.where(lengths > 0, lengths, 1)

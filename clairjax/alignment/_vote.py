@@ -9,6 +9,12 @@ from .._typing import ScalarLike
 from ._contrasts import pair_index
 
 
+# Widths that noise does not reach, in units of 1/√freedom: √2 standard deviations of the log distance of two
+# clients that differ by noise alone. A group is looked for in every row, so it has to be plainer.
+GAP = 3
+GROUP = 4
+
+
 class Ballot(NamedTuple):
     members: Bool[Array, " clients"]
     votes: Float[Array, " clients"]  # share of the other clients within the threshold
@@ -49,7 +55,7 @@ def majority_vote(
 
     Let h be the number of votes needed and m_k the distance from client k to its h-th nearest. Sorted, the first
     h + 1 of the m_k belong to a majority if there is one. The threshold is set in the first gap above them, in
-    log distance, that is wider than both 3/√freedom, some four standard deviations of the log distance of two
+    log distance, that is wider than both `GAP`/√freedom, four standard deviations of the log distance of two
     clients that differ by noise, and the spread of the m_k below it. Without such a gap everyone is a member.
 
     A majority is not identified if a third of the members lie in tight groups too small to be one: their nearest
@@ -70,13 +76,13 @@ def majority_vote(
     rounding = 16 * jnp.finfo(dtype).eps * jnp.median(separations[pair_index(count)])
     logs = jnp.log(jnp.maximum(rows, jnp.maximum(rounding, jnp.finfo(dtype).tiny)))
     needed = votes_needed(count, vote_share)
-    significant = 3 / jnp.sqrt(jnp.maximum(jnp.asarray(freedom, dtype), 1))
+    deviation = 1 / jnp.sqrt(jnp.maximum(jnp.asarray(freedom, dtype), 1))
 
     reach = jnp.take(logs, needed - 1, axis=1)  # log m_k
     order = jnp.sort(reach)
     gaps = jnp.diff(order)
     position = jnp.arange(count - 1)
-    wide = (gaps > significant) & (gaps > order[:-1] - order[0]) & (position >= needed)
+    wide = (gaps > GAP * deviation) & (gaps > order[:-1] - order[0]) & (position >= needed)
     first = jnp.argmax(wide)
     found = wide.any()
     threshold = jnp.where(
@@ -87,7 +93,7 @@ def majority_vote(
     jumps = jnp.diff(logs, axis=1)  # jumps[k, i]: between neighbours i and i + 1, a group of i + 2 clients
     neighbour = jnp.arange(count - 2)
     group = (neighbour + 2 >= -(-count // 3)) & (neighbour + 1 < needed)
-    apart = (jumps > significant) & (jumps > logs[:, :-1] - logs[:, :1]) & group
+    apart = (jumps > GROUP * deviation) & (jumps > logs[:, :-1] - logs[:, :1]) & group
     grouped = (apart.any(1) & ballot.members).sum()
     majority = ballot.members.any() & (grouped < -(-count // 3))
     return ballot._replace(majority=majority)

@@ -1,0 +1,53 @@
+"""`python -m bench [NAME…] [--out FILE.json] [--quick]`, from the root of the repository."""
+
+import os
+
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin: one other busy process makes it crawl
+
+from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Annotated  # noqa: E402
+
+import jax  # noqa: E402
+import typer  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from . import _measure, correctness, memory, program, scaling, sweep  # noqa: E402
+from ._report import Report, show, write_json  # noqa: E402
+
+
+BENCHMARKS: dict[str, Callable[[bool], Report]] = {
+    "correctness": correctness.measure,
+    "program": program.measure,
+    "sweep": sweep.measure,
+    "scaling": scaling.measure,
+    "memory": memory.measure,
+}
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(BENCHMARKS)}; all if none.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file, written anew after each benchmark.")] = None,
+    quick: Annotated[bool, typer.Option(help="Toy sizes, to see that all runs: the times mean nothing.")] = False,
+) -> None:
+    """Measure what the library claims of its speed and memory, and print it beside the target."""
+    unknown = [name for name in names or () if name not in BENCHMARKS]
+    if unknown:
+        raise typer.BadParameter(f"NAME must be one of {', '.join(BENCHMARKS)}; got {', '.join(unknown)}.")
+    jax.config.update("jax_enable_x64", True)
+    console = Console()
+    content = {"machine": _measure.machine(), "quick": quick, "benchmarks": {}}
+    console.print(", ".join(f"{name} {value}" for name, value in content["machine"].items()))
+    for name in names or BENCHMARKS:
+        before = _measure.load()
+        report = BENCHMARKS[name](quick)
+        content["benchmarks"][name] = report.to_dict() | {"load": [before, _measure.load()]}
+        show(console, name, report)
+        console.print(f"  load {before} before, {_measure.load()} after\n")
+        if out is not None:
+            write_json(out, content)
+
+
+if __name__ == "__main__":
+    typer.run(main)
