@@ -92,7 +92,9 @@ def _numpy_row(cell: Cell) -> dict[str, Any]:
     steps = _numpy.steps_needed(weights, penalty, share, float(solution.objective) * (1 + 1e-6))
 
     def procedure() -> np.ndarray:
-        low_rank = next(itertools.islice(_numpy.iterates(weights, penalty, share, _numpy.svt_by_gram), steps - 1, None))
+        low_rank = next(
+            itertools.islice(_numpy.iterates(weights, penalty, share, _numpy.svt_by_gram), steps - 1, None)
+        )
         return _numpy.vote_and_refine(weights, _numpy.projector(low_rank, rank))
 
     timing, _ = _measure.plain(procedure, repeats=3)

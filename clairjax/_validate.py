@@ -33,7 +33,8 @@ def client_matrices(weights: Any, name: str = "weights") -> Array:
         advice = "float32 or float64 (convert half precision and integers first: the spectra need the digits)"
         raise fail(name, advice, weights.dtype)
     if concrete(weights):
-        finite = np.asarray(jnp.isfinite(jnp.asarray(weights)).all((1, 2)))
+        with jax.ensure_compile_time_eval():  # a constant inside someone's trace is looked at, too
+            finite = np.asarray(jnp.isfinite(jnp.asarray(weights)).all((1, 2)))
         if not finite.all():
             clients = ", ".join(map(str, np.flatnonzero(~finite)))
             raise fail(name, "finite", f"NaN or infinite values from client(s) {clients}")

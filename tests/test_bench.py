@@ -21,7 +21,16 @@ ROWS = {
         "Factored",
         "Factored, vmap of 2",
     ],
-    "scaling": ["solve K 4", "solve K 8", "solve p 8", "solve p 16", "clair K 4", "clair K 8", "clair p 8", "clair p 16"],
+    "scaling": [
+        "solve K 4",
+        "solve K 8",
+        "solve p 8",
+        "solve p 16",
+        "clair K 4",
+        "clair K 8",
+        "clair p 8",
+        "clair p 16",
+    ],
     "memory": ["clair"],
     "sweep": ["jitted, one at a time", "NumPy", "sweep, 1 lanes (its choice)", "sweep, 2 lanes"],
 }
@@ -40,7 +49,11 @@ def _label(name, row):
         case "memory":
             return "clair"
         case "sweep":
-            return row["how"].split(" steps")[0].rstrip("0123456789").removesuffix(", ") if "NumPy" in row["how"] else row["how"]
+            return (
+                row["how"].split(" steps")[0].rstrip("0123456789").removesuffix(", ")
+                if "NumPy" in row["how"]
+                else row["how"]
+            )
         case _:
             return row["solver"]
 

@@ -9,6 +9,10 @@ from ._clients import Clients
 from ._contrasts import HIGHEST
 
 
+# On the noise edge: least squares with n/p of 6 to 10 leaves noise that is far from white with few members.
+MARGIN = 1.4
+
+
 def refit(
     clients: Clients, members: Bool[Array, " clients"], max_rank: int, rank: int | None
 ) -> tuple[Float[Array, " in max_rank"], Int[Array, ""]]:
@@ -25,7 +29,7 @@ def refit(
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
     if rank is None:
         samples = jnp.maximum(members.sum() - 1, 0) * out
-        found = noise_edge_rank(eigenvalues, samples, max_rank)
+        found = noise_edge_rank(eigenvalues, samples, max_rank, margin=MARGIN)
     else:
         found = jnp.asarray(rank, jnp.int32)
     basis = jnp.where(jnp.arange(max_rank) < found, vectors[:, :max_rank], 0)

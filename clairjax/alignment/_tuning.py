@@ -41,10 +41,12 @@ def tune(
 
     λ_S is a tenth of the median weighted contrast, so the loss is close to Σ‖D_g − L_g‖_F and the path needs no
     noise level: L = 0 is optimal from λ_L = λ_S ‖stack of D_g/‖D_g‖‖_op on, and the path is a fixed set of shares
-    of that. For each λ_L and each number r of leading directions the score is the (h + 1)-th smallest m_k² per
-    degree of freedom, q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least
-    trimmed squares criterion, which no minority can lower. Of the scores within noise of the best the smallest r
-    is taken, and for it the largest λ_L.
+    of that. Each penalty gets `STEPS_A_PENALTY` steps from the factor of the one before. For each λ_L and each
+    number r of leading directions the score is the log of the (h + 1)-th smallest m_k² per degree of freedom,
+    q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least trimmed squares
+    criterion, which no minority can lower. More directions always lower it a little by fitting noise, so the
+    smallest r is taken whose score is within two standard deviations of the best, and for it the largest λ_L
+    within one. r is at most half of p: the rest must show the noise.
     """
     count, out, in_ = clients.shape
     distances = pair_squared_distances(clients.inner_products())

@@ -165,13 +165,14 @@ def test_right_basis_is_the_leading_eigenspace(rng, dtype):
     np.testing.assert_allclose(np.abs(np.sum(np.asarray(basis) * right[:3].T, axis=0)), 1, atol=tolerance)
 
 
+def leading_projection(matrix):
+    basis, eigenvalues = right_basis((matrix + matrix.T) / 2, 2)
+    return basis @ basis.T, jnp.sum(eigenvalues)
+
+
 @pytest.mark.parametrize("spectrum", [[4.0, 3.0, 1.0, 0.5], [4.0, 4.0, 1.0, 1.0], [4.0, 4.0 + 1e-13, 0.0, 0.0]])
 def test_right_basis_turns_its_subspace_rightly_where_eigenvalues_repeat(rng, check_derivative, spectrum):
-    def projection(matrix):
-        basis, eigenvalues = right_basis((matrix + matrix.T) / 2, 2)
-        return basis @ basis.T, jnp.sum(eigenvalues)
-
-    check_derivative(projection, symmetric(rng, spectrum, jnp.float64))
+    check_derivative(leading_projection, symmetric(rng, spectrum, jnp.float64))
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -203,23 +204,21 @@ def test_spectral_norm_agrees_with_eigvalsh(rng, dtype, spectrum):
     np.testing.assert_allclose(found, expected, rtol=10 * size * float(jnp.finfo(dtype).eps), atol=0)
 
 
-def test_spectral_norm_of_wishart_and_laplacian(rng, dtype):
-    data = rng.standard_normal((60, 50))
-    laplacian = 50 * np.eye(50) - np.ones((50, 50))
-    for matrix in (data.T @ data, data[:20].T @ data[:20], laplacian):
+def test_half_of_the_steps_already_give_four_digits(rng, dtype):
+    data = rng.standard_normal((40, 30))
+    for matrix in (data.T @ data, data[:20].T @ data[:20], 30 * np.eye(30) - np.ones((30, 30))):
         expected = np.linalg.norm(matrix, 2)
-        for steps in (25, 1000):
-            found = norm_of(jnp.asarray(matrix, dtype), steps)
-            np.testing.assert_allclose(found, expected, rtol=1e-4 if steps == 25 else 1e-5)
-            assert float(found) <= expected * (1 + 50 * float(jnp.finfo(dtype).eps))
+        found = float(norm_of(jnp.asarray(matrix, dtype), 15))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        assert found <= expected * (1 + 50 * float(jnp.finfo(dtype).eps))
 
 
 @given(seed=st.integers(0, 1000), rank=st.integers(0, 9))
 def test_spectral_norm_never_exceeds_and_grows_with_the_steps(seed, rank):
-    factor = np.random.default_rng(seed).standard_normal((9, rank))
+    factor = np.random.default_rng(seed).standard_normal((30, rank))
     matrix = jnp.asarray(factor @ factor.T, jnp.float32)
     expected = np.linalg.norm(factor, 2) ** 2 if rank else 0
-    found = [float(norm_of(matrix, steps)) for steps in (1, 2, 9)]
+    found = [float(norm_of(matrix, steps)) for steps in (1, 15, 30)]
     slack = 1e-5 * expected
     assert found[0] <= found[1] + slack <= found[2] + 2 * slack <= expected + 3 * slack
     assert found[2] >= expected - slack
@@ -227,9 +226,13 @@ def test_spectral_norm_never_exceeds_and_grows_with_the_steps(seed, rank):
 
 def test_spectral_norm_shows_a_bad_operator(dtype):
     for bad in (jnp.nan, jnp.inf):
-        assert jnp.isnan(norm_of(jnp.eye(4, dtype=dtype).at[1, 1].set(bad), 4))
+        assert jnp.isnan(norm_of(jnp.asarray(np.diag([bad] + 29 * [1.0]), dtype), 30))
+
+
+def norm_of_symmetric_part(matrix):
+    return norm_of((matrix + matrix.T) / 2, 4)
 
 
 @pytest.mark.parametrize("spectrum", [[3.0, 2.0, 1.0, 0.5], [3.0, 1.0, 1.0, 0.0], [2.0, 0.0, 0.0, 0.0]])
 def test_spectral_norm_has_the_right_derivative(rng, check_derivative, spectrum):
-    check_derivative(lambda m: norm_of((m + m.T) / 2, 4), symmetric(rng, spectrum, jnp.float64))
+    check_derivative(norm_of_symmetric_part, symmetric(rng, spectrum, jnp.float64))
