@@ -1,20 +1,21 @@
 """`python -m bench [NAME…] [--out FILE.json] [--quick]`, from the root of the repository."""
 
 import os
+import sys
 
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin: one other busy process makes it crawl
 
-from collections.abc import Callable  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Annotated  # noqa: E402
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
 
-import jax  # noqa: E402
-import typer  # noqa: E402
-from rich.console import Console  # noqa: E402
+import jax
+import typer
+from rich.console import Console
 
-from . import _measure, correctness, memory, program, scaling, sweep  # noqa: E402
-from ._report import Report, show, write_json  # noqa: E402
+from . import _measure, correctness, memory, program, scaling, sweep
+from ._report import Report, show, write_json
 
 
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {
@@ -36,7 +37,7 @@ def main(
     if unknown:
         raise typer.BadParameter(f"NAME must be one of {', '.join(BENCHMARKS)}; got {', '.join(unknown)}.")
     jax.config.update("jax_enable_x64", True)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 150)
     content = {"machine": _measure.machine(), "quick": quick, "benchmarks": {}}
     console.print(", ".join(f"{name} {value}" for name, value in content["machine"].items()))
     for name in names or BENCHMARKS:

@@ -5,6 +5,7 @@ an SVD, the textbook way), one weight for all pairs folded into the step, and th
 it spends no time on a stopping rule.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -55,6 +56,12 @@ def iterates(
         sizes = norms(sparse)
         sparse *= (np.maximum(sizes - step * penalty[1], 0) / np.where(sizes > 0, sizes, 1))[:, None, None]
         yield low_rank
+
+
+def low_rank_after(
+    steps: int, weights: np.ndarray, penalty: tuple[float, float], pair_weight: float, svt: SingularThreshold
+) -> np.ndarray:
+    return next(itertools.islice(iterates(weights, penalty, pair_weight, svt), steps - 1, None))
 
 
 def objective(stack: np.ndarray, low_rank: np.ndarray, penalty: tuple[float, float], pair_weight: float) -> float:

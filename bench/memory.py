@@ -52,7 +52,7 @@ def child(clients: int, size: int) -> dict[str, Any]:
         result = jax.block_until_ready(cj.clair(weights))
         seconds.append(time.perf_counter() - start)
         wrong = int((np.asarray(result.members) != members).sum())
-        rank, status = int(result.rank), cj.Status[result.status]
+        rank, status = int(result.rank), cj.Status[result.status].split(":")[0]
         del result
     return {
         "clients GiB": weights.nbytes / GIB,

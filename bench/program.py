@@ -6,7 +6,6 @@ told beforehand at which step it gets there and runs exactly so many, see `_nump
 and multiplies. Times are per replicate; "× cores" is what NumPy would need with a replicate on each core at no loss.
 """
 
-import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -81,13 +80,12 @@ def _numpy_rows(
 ) -> list[dict[str, Any]]:
     pair_weight = 1 / size.clients
     steps = _numpy.steps_needed(weights, penalty, pair_weight, best["objective"] * (1 + RTOL))
-
-    def after(count: int, svt: _numpy.SingularThreshold) -> np.ndarray:
-        return next(itertools.islice(_numpy.iterates(weights, penalty, pair_weight, svt), count - 1, None))
-
-    timing, low_rank = _measure.plain(lambda: after(steps, _numpy.svt_by_gram), repeats=min(size.repeats, 3))
     few = min(steps, 5)
-    by_svd, _ = _measure.plain(lambda: after(few, _numpy.svt_by_svd), repeats=1)
+    by_gram = lambda: _numpy.low_rank_after(steps, weights, penalty, pair_weight, _numpy.svt_by_gram)
+    by_svd = lambda: _numpy.low_rank_after(few, weights, penalty, pair_weight, _numpy.svt_by_svd)
+    timing, low_rank = _measure.plain(by_gram, repeats=min(size.repeats, 3))
+    svd_timing, _ = _measure.plain(by_svd, repeats=1)
+    times = steps / few
     reached = _numpy.objective(_numpy.contrasts(weights), low_rank, penalty, pair_weight)
     found = {
         "steps": steps,
@@ -95,7 +93,7 @@ def _numpy_rows(
         "projector": float(np.linalg.norm(_numpy.projector(low_rank, best["rank"]) - best["projector"])),
     }
     return [
-        {"solver": "NumPy, SVD", "run s": by_svd.run * steps / few, "cpu s": by_svd.cpu * steps / few, **found},
+        {"solver": "NumPy, SVD", "run s": svd_timing.run * times, "cpu s": svd_timing.cpu * times, **found},
         {"solver": "NumPy, Gram", "run s": timing.run, "cpu s": timing.cpu, **found},
     ]
 

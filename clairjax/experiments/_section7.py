@@ -3,12 +3,13 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from .._status import Status
 from .._typing import Key
 from ..alignment import Factored, Penalty
 from ..data import MultiResponse, Problem
@@ -81,6 +82,11 @@ def mean_square_error(matrices: Float[Array, "clients out in"], problem: Problem
     return jnp.sum((matrices - problem.weights) ** 2, axis=(1, 2)).mean()
 
 
+def status_number(status: Status) -> Int[Array, ""]:
+    """A status as a number to store; 0 is converged."""
+    return jnp.asarray(status._value)
+
+
 def size_columns(cell: Cell) -> tuple[str, ...]:
     return str(cell.dimension), str(cell.samples), str(cell.clients)
 
@@ -88,9 +94,9 @@ def size_columns(cell: Cell) -> tuple[str, ...]:
 SIZE_TITLES = ("p = q", "n", "K")
 
 
-def by_dimension(cells: Iterable[Cell]) -> dict[int, list[Cell]]:
+def by_dimension(results: Results) -> dict[int, list[Cell]]:
     """Cells of each p, with K ascending."""
-    ordered = sorted(cells, key=lambda cell: (cell.dimension, cell.clients))
+    ordered = sorted(cast(tuple[Cell, ...], results.cells), key=lambda cell: (cell.dimension, cell.clients))
     return {p: list(group) for p, group in itertools.groupby(ordered, lambda cell: cell.dimension)}
 
 
@@ -111,9 +117,10 @@ def law_note(cells: Iterable[Cell]) -> str:
 
 def failure_notes(results: Results) -> tuple[str, ...]:
     """One line for each cell with failed replicates, which the means leave out."""
+    failures = cast(dict[Cell, tuple[int, ...]], results.failures)
     return tuple(
         f"p = {cell.dimension}, K = {cell.clients}: replicates {', '.join(map(str, failed))} failed, left out."
-        for cell, failed in results.failures.items()
+        for cell, failed in failures.items()
     )
 
 

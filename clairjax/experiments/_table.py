@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -91,9 +91,9 @@ def new_figure(panels: int, width: float = 3.6, height: float = 3.4) -> tuple["F
     return figure, list(axes)
 
 
-def legend_below(figure: "Figure", axis: "Axes", **options: Any) -> None:
+def legend_below(figure: "Figure", axis: "Axes", columns: int | None = None) -> None:
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, **options)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels), frameon=False)
 
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:

@@ -56,7 +56,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
 def best(results: Results) -> dict[int, Constants]:
     """By p, the grid point whose worst cell over K has the smallest mean error relative to the label oracle."""
     found = {}
-    for dimension, row in by_dimension(results.cells).items():
+    for dimension, row in by_dimension(results).items():
         worst = np.max([kept(results, cell)["ratio"].mean(0) for cell in row], axis=0)
         i, j = np.unravel_index(np.argmin(worst), worst.shape)
         found[dimension] = Constants(C1[i], C1[i] * RATIOS[j])
@@ -67,7 +67,7 @@ def report(results: Results) -> list[Table]:
     rows = []
     for dimension, (c1, c2) in best(results).items():
         i, j = C1.index(c1), int(np.argmin(np.abs(np.array(RATIOS) * c1 - c2)))
-        for cell in by_dimension(results.cells)[dimension]:
+        for cell in by_dimension(results)[dimension]:
             outputs = {name: values[:, i, j] for name, values in kept(results, cell).items()}
             recorded = PUBLISHED.get(dimension, Constants(math.nan, math.nan))
             rows.append(
@@ -86,7 +86,7 @@ def report(results: Results) -> list[Table]:
 
 
 def plot(results: Results, path: str | os.PathLike[str]) -> None:
-    groups = by_dimension(results.cells)
+    groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
     for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
         for number, cell in enumerate(row):

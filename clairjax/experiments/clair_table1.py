@@ -23,6 +23,7 @@ from ._section7 import (
     published_constants,
     rules,
     size_columns,
+    status_number,
 )
 from ._table import Table, legend_below, mean, new_figure, ratio, save
 
@@ -47,6 +48,7 @@ PAPER = {  # by p, n, K
     (50, 300, 10): Row(10.054, 5.146, 183.551, 201.606),
     (50, 300, 20): Row(10.041, 4.678, 200.977, 212.679),
 }
+OURS = ("clair", "shrink", "label oracle")
 CURVES = {  # output, its label and its marker in the plot
     "local": ("local", "s"),
     "published": ("CLAIR as published", "v"),
@@ -75,20 +77,22 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     errors = {name: mean_square_error(refined, problem) for name, refined in matrices.items()}
     return errors | {
         "auto_rank": auto.rank,
-        "auto_status": auto.status._value,
+        "auto_status": status_number(auto.status),
         "published_rank": published.rank,
-        "published_status": published.status._value,
+        "published_status": status_number(published.status),
     }
 
 
 def report(results: Results) -> list[Table]:
-    ordered = [cell for row in by_dimension(results.cells).values() for cell in row]
+    ordered = [cell for row in by_dimension(results).values() for cell in row]
     against, ours = [], []
     for cell in ordered:
         outputs = kept(results, cell)
         paper = PAPER.get((cell.dimension, cell.samples, cell.clients))
         pairs = [("local", "local"), ("published", "clair"), ("oracle_fedavg", "oracle_fedavg"), ("fedavg", "fedavg")]
-        texts = [(str(mean(outputs[name])), f"{getattr(paper, column):.3f}" if paper else "") for name, column in pairs]
+        texts = [
+            (str(mean(outputs[name])), f"{getattr(paper, column):.3f}" if paper else "") for name, column in pairs
+        ]
         against.append((*size_columns(cell), *(text for pair in texts for text in pair)))
         ours.append(
             (
@@ -110,12 +114,11 @@ def report(results: Results) -> list[Table]:
         ),
         Table(
             "The same replicates with clairjax: tuned from the data alone",
-            (*SIZE_TITLES, "paper's CLAIR", "as published", "clair", "shrink", "label oracle")
-            + ("clair / oracle", "shrink / oracle"),
+            (*SIZE_TITLES, "paper's CLAIR", "as published", *OURS, "clair / oracle", "shrink / oracle"),
             tuple(ours),
             (
                 "Label oracle: refinement with the true set and the true row space. Shrink may fall below it.",
-                *_status_notes(results),
+                *_status_notes(results, ordered),
                 *failure_notes(results),
             ),
             rules(ordered),
@@ -123,22 +126,22 @@ def report(results: Results) -> list[Table]:
     ]
 
 
-def _status_notes(results: Results) -> tuple[str, ...]:
+def _status_notes(results: Results, ordered: list[Cell]) -> tuple[str, ...]:
     notes = []
-    for cell in results.cells:
+    for cell in ordered:
         outputs = kept(results, cell)
         counts = {name: int((outputs[f"{name}_status"] != 0).sum()) for name in ("auto", "published")}
         if any(counts.values()):
             notes.append(
-                f"p = {cell.dimension}, K = {cell.clients}: status other than converged in {counts['auto']} replicates "
-                f"(clair), {counts['published']} (as published)."
+                f"p = {cell.dimension}, K = {cell.clients}: {counts['auto']} replicates of clair and "
+                f"{counts['published']} as published have a status other than converged."
             )
     return tuple(notes)
 
 
 def plot(results: Results, path: str | os.PathLike[str]) -> None:
     """Errors over the label oracle's; FedAvg, 8 to 50 times the oracle's, is in the table only."""
-    groups = by_dimension(results.cells)
+    groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
     for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
         places = range(len(row))

@@ -1,5 +1,6 @@
 """CLAIR, Table 2: who is found to be contaminated, and where each method errs."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,8 +27,9 @@ from ._section7 import (
     published_constants,
     rules,
     size_columns,
+    status_number,
 )
-from ._table import Table, legend_below, mean, new_figure, save
+from ._table import Estimate, Table, legend_below, mean, new_figure, save
 
 
 class Row(NamedTuple):
@@ -50,6 +52,7 @@ PAPER = {  # by p, n, K
 }
 METHODS = {"auto": "clair", "published": "as published"}
 SIGNALS = (3, 4, 5, 6)
+KINDS = ("excluded", "missed")
 LISTED = 20
 
 
@@ -78,12 +81,12 @@ def _score(found: ClairResult, problem: Problem) -> dict[str, Array]:
         "excluded": excluded.sum(),
         "missed": missed.sum(),
         "rank": found.rank,
-        "status": found.status._value,
+        "status": status_number(found.status),
     }
 
 
 def report(results: Results) -> list[Table]:
-    ordered = [cell for row in by_dimension(results.cells).values() for cell in row]
+    ordered = [cell for row in by_dimension(results).values() for cell in row]
     return [_recovery(results, ordered), _by_signal(results, ordered), _errors(results, ordered)]
 
 
@@ -93,16 +96,89 @@ def _recovery(results: Results, ordered: list[Cell]) -> Table:
         outputs = kept(results, cell)
         paper = PAPER.get((cell.dimension, cell.samples, cell.clients))
         texts = []
-        for name in ("accuracy", "recall"):
+        for name in Row._fields:
             texts += [str(mean(outputs[f"{method}_{name}"])) for method in METHODS]
             texts.append(f"{getattr(paper, name):.3f}" if paper else "")
         rows.append((*size_columns(cell), *texts))
     replicates = len(next(iter(results.failed.values())))
     return Table(
         f"CLAIR, Table 2: recovery of the collaborative set, mean over {replicates} replicates ±standard error",
-        (*SIZE_TITLES, *(title for name in ("accuracy", "recall") for title in (f"{name}, clair", "as published"))
-        if False else (*SIZE_TITLES, "accuracy: clair", "as published", "paper", "recall: clair", "as published", "paper")),
+        (*SIZE_TITLES, *(f"{name}, {who}" for name in Row._fields for who in (*METHODS.values(), "paper"))),
         tuple(rows),
-        (law_note(ordered), *failure_notes(results)),
+        ("Recall: share of the contaminated clients excluded.", law_note(ordered), *failure_notes(results)),
         rules(ordered),
     )
+
+
+def _by_signal(results: Results, ordered: list[Cell]) -> Table:
+    rows = [
+        (*size_columns(cell), label, *map(str, accuracy_by_signal(results, cell, method)))
+        for cell in ordered
+        for method, label in METHODS.items()
+    ]
+    return Table(
+        "Accuracy by the strength c of the contamination",
+        (*SIZE_TITLES, "method", *(f"c = {signal}" for signal in SIGNALS)),
+        tuple(rows),
+        ("c is drawn once a replicate; –: not drawn.",),
+        tuple(len(METHODS) * rule for rule in rules(ordered)),
+    )
+
+
+def accuracy_by_signal(results: Results, cell: Cell, method: str) -> list[Estimate]:
+    outputs = kept(results, cell)
+    drawn = np.round(outputs["signal"])
+    return [mean(outputs[f"{method}_accuracy"][drawn == signal]) for signal in SIGNALS]
+
+
+def _errors(results: Results, ordered: list[Cell]) -> Table:
+    listed = [row for cell in ordered for row in _erring_replicates(results, cell)]
+    notes = [f"{len(listed) - LISTED} more, in results.csv."] if len(listed) > LISTED else []
+    for method, label in METHODS.items():
+        totals = [sum(int(kept(results, cell)[f"{method}_{kind}"].sum()) for cell in ordered) for kind in KINDS]
+        wrong = sum(int((kept(results, cell)[f"{method}_rank"] != RANK).sum()) for cell in ordered)
+        notes.append(
+            f"{label}: {totals[0]} benign clients excluded, {totals[1]} contaminated clients kept, "
+            f"rank other than {RANK} in {wrong} replicates."
+        )
+    return Table(
+        "Where each method errs: replicates with a wrong set",
+        (*SIZE_TITLES, "replicate", "c", "method", "benign excluded", "contaminated kept", "rank found"),
+        tuple(listed[:LISTED]),
+        tuple(notes),
+    )
+
+
+def _erring_replicates(results: Results, cell: Cell) -> Iterator[tuple[str, ...]]:
+    outputs = results[cell]
+    for method, label in METHODS.items():
+        excluded, missed, rank = (outputs[f"{method}_{name}"] for name in (*KINDS, "rank"))
+        for i in np.flatnonzero((excluded + missed > 0) & ~results.failed[cell]):
+            signal = f"{outputs['signal'][i]:.0f}"
+            yield (*size_columns(cell), str(i), signal, label, str(excluded[i]), str(missed[i]), str(rank[i]))
+
+
+def plot(results: Results, path: str | os.PathLike[str]) -> None:
+    groups = by_dimension(results)
+    figure, axes = new_figure(len(groups))
+    for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
+        for number, (cell, marker) in enumerate(zip(row, itertools.cycle("osD^v"))):
+            for method, style in (("auto", "-"), ("published", ":")):
+                values = [at.value for at in accuracy_by_signal(results, cell, method)]
+                label = f"K = {cell.clients}, {METHODS[method]}"
+                axis.plot(SIGNALS, values, style, marker=marker, color=f"C{number}", markersize=5, label=label)
+        axis.set(title=f"p = q = {dimension}", xlabel="strength c of the contamination", xticks=SIGNALS)
+    axes[0].set_ylabel("accuracy of the recovered set")
+    legend_below(figure, axes[0], columns=3)
+    save(figure, path)
+
+
+EXPERIMENT = Experiment(
+    name="clair-table2",
+    summary="CLAIR, Table 2: accuracy of the set found and recall of the contaminated clients; where each method errs",
+    presets=PRESETS["clair-table2"],
+    cells=cells,
+    replicate=replicate,
+    report=report,
+    plot=plot,
+)

@@ -98,6 +98,6 @@ def huber_weight(norm: Float[Array, "*shape"], delta: ScalarLike | Float[Array, 
     [0. 0.]
     """
     delta = jnp.asarray(delta, norm.dtype)
-    beyond = norm > delta
+    beyond = ~(norm <= delta)  # so that NaN stays NaN
     inside = jnp.where(delta > 0, jnp.ones_like(norm), 0)
     return jnp.where(beyond, jnp.where(beyond, delta, 0) / jnp.where(beyond, norm, 1), inside)

@@ -93,8 +93,8 @@ def _largest_singular_value(matrix: Float[Array, "n r"]) -> Float[Array, ""]:
     if matrix.shape[1] == 0:
         return jnp.zeros((), matrix.dtype)
     square = right_basis(gram(matrix), 1)[1][0]
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0)
+    zero = square <= 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
 
 
 def _singular_values(matrix: Float[Array, "n r"]) -> Float[Array, " m"]:

@@ -1,8 +1,10 @@
 """One cell: read the blocks that exist; compile if any is missing, run those chunk by chunk, store each."""
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 import jax
@@ -12,11 +14,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, UInt32
 
 from .._typing import Key
+from ._factorisations import one_matrix_at_a_time
 from ._plan import Cell, blocks_for, cell_id, cell_key, cell_record, chunks_of, lane_indices
 from ._progress import Progress
 from ._results import failed_replicates
 from ._store import Arrays, Block, Store
 from ._trace import Program
+
+
+Compute = Callable[[UInt32[np.ndarray, " lanes"]], Arrays]
 
 
 class CellRun(NamedTuple):
@@ -48,11 +54,10 @@ class Executor(NamedTuple):
             compute = compile_blocks(program, self.devices, cell_key(self.key, cell), self.lane_width)
             entry["compile_seconds"] = program.seconds + time.perf_counter() - start
             self.bar.show(f"run {label}")
-        for chunk in chunks_of(missing, len(self.devices)):
-            for b, block in self._chunk(compute, chunk).items():
+            for b, block in self._blocks(compute, missing):
                 self.store.write(name, b, block)
                 blocks[b] = block
-            self.bar.advance(self._count(chunk))
+                self.bar.advance(self._count([b]))
         parts = [blocks[b].arrays for b in needed]
         arrays = {out: np.concatenate([part[out] for part in parts])[: self.replicates] for out in program.outputs}
         failed = failed_replicates(arrays)
@@ -64,25 +69,43 @@ class Executor(NamedTuple):
         """Replicates asked for among those of `blocks`."""
         return sum(min(self.lane_width, self.replicates - b * self.lane_width) for b in blocks)
 
-    def _chunk(self, compute: Callable[[np.ndarray], Arrays], chunk: list[int]) -> dict[int, Block]:
-        start = time.perf_counter()
+    def _blocks(self, compute: Compute, missing: list[int]) -> Iterator[tuple[int, Block]]:
+        """Compute the missing blocks a chunk at a time, and yield them as they are done."""
+        last = time.perf_counter()
+        with ThreadPoolExecutor(_chunks_at_once(self.devices)) as pool:
+            chunks = chunks_of(missing, len(self.devices))
+            running = {pool.submit(self._chunk, compute, chunk): chunk for chunk in chunks}
+            try:
+                for future in as_completed(running):
+                    parts = future.result()
+                    now = time.perf_counter()
+                    seconds, last = (now - last) / len(parts), now
+                    for b, arrays in zip(running[future], parts, strict=True):
+                        yield b, Block(arrays, seconds)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _chunk(self, compute: Compute, chunk: list[int]) -> list[Arrays]:
         try:
             arrays = compute(lane_indices(chunk, len(self.devices), self.lane_width))
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 error.add_note(f"A lane_width below {self.lane_width} needs less memory.")
             raise
-        seconds = (time.perf_counter() - start) / len(chunk)
         lanes = [slice(i * self.lane_width, (i + 1) * self.lane_width) for i in range(len(chunk))]
-        return {
-            b: Block({name: array[part] for name, array in arrays.items()}, seconds)
-            for b, part in zip(chunk, lanes, strict=True)
-        }
+        return [{name: array[part] for name, array in arrays.items()} for part in lanes]
 
 
-def compile_blocks(
-    program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int
-) -> Callable[[UInt32[np.ndarray, " lanes"]], Arrays]:
+def _chunks_at_once(devices: Sequence[jax.Device]) -> int:
+    """One chunk, which computes while the last one is stored; on CPU as many as give each core a device."""
+    if devices[0].platform != "cpu":
+        return 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, cores // len(devices))
+
+
+def compile_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int) -> Compute:
     """The compiled program: indices of `lane_width` replicates a device in, their outputs out.
 
     Under `shard_map` a device runs the program of its own lanes: no loop waits for another device's slowest
@@ -90,7 +113,8 @@ def compile_blocks(
     """
     mesh = Mesh(np.array(devices), ("replicates",))  # `jax.make_mesh` would refuse arguments that are not sharded
     shared, split = PartitionSpec(), PartitionSpec("replicates")
-    one = jaxpr_as_fun(program.closed)
+    on_cpu = devices[0].platform == "cpu"
+    one = jaxpr_as_fun(one_matrix_at_a_time(program.closed) if on_cpu else program.closed)
 
     def clairjax_sweep(key: Array, indices: Array) -> dict[str, Array]:
         outputs = jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)

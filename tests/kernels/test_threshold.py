@@ -103,6 +103,9 @@ def test_huber_at_its_edges(dtype):
     np.testing.assert_array_equal(huber(norm, 1.0), [0, 0.5, 1.5])
     np.testing.assert_array_equal(huber_weight(norm, 1.0), [1, 1, 0.5])
     np.testing.assert_array_equal(huber_weight(norm, norm), [0, 1, 1])
+    unknown = jnp.full_like(norm, jnp.nan)
+    for function in (huber, huber_weight):
+        assert jnp.isnan(function(unknown, 1.0)).all() and jnp.isnan(function(norm, unknown)).all()
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.5, 100.0])

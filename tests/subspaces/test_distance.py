@@ -96,6 +96,7 @@ def test_different_ranks(dtype):
     assert float(subspace_distance(nothing, nothing)) == 0
     assert float(subspace_distance(nothing, line)) == pytest.approx(1)
     assert principal_angles(nothing, line).shape == (0,)
+    assert jnp.isnan(subspace_distance(plane.at[0, 0].set(jnp.nan), line))
 
 
 def test_projector_is_the_projection(dtype):

@@ -1,0 +1,182 @@
+"""The command line: parses, calls, prints."""
+
+import dataclasses
+import enum
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+
+_EXTRA = ("matplotlib", "rich", "scipy", "typer", "xarray")
+if _missing := [name for name in _EXTRA if find_spec(name) is None]:
+    sys.exit(f"The command line needs {', '.join(_missing)}: pip install 'clairjax[experiments]'")
+
+import jax  # noqa: E402
+import typer  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from . import __version__  # noqa: E402
+from .experiments import EXPERIMENTS, Experiment  # noqa: E402
+from .profiling import profile as measure  # noqa: E402
+
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+class Preset(enum.StrEnum):
+    smoke = "smoke"
+    laptop = "laptop"
+    paper = "paper"
+
+
+class Precision(enum.StrEnum):
+    float32 = "float32"
+    float64 = "float64"
+
+
+def main() -> None:
+    # LAPACK's threads spin beside XLA's and can slow small problems manyfold; read at the first call to it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"clairjax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def clairjax(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Reproduce the papers' tables and figures, and profile what computes them."""
+
+
+def _experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(EXPERIMENTS)}.")
+    return EXPERIMENTS[name]
+
+
+Name = Annotated[Any, typer.Argument(parser=_experiment, metavar="NAME", help="As `clairjax list` prints it.")]
+Size = Annotated[Preset, typer.Option(help="smoke: under a minute; laptop: minutes on two cores; paper: as printed.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all draws.")]
+Dtype = Annotated[Precision, typer.Option(help="Precision of everything.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of every cell, as contamination=uniform."),
+]
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """Print the experiments and their sizes."""
+    table = Table("name", "what", *(f"{preset}" for preset in Preset), box=None, pad_edge=False)
+    for name, experiment in EXPERIMENTS.items():
+        sizes = [
+            f"{len(experiment.cells(experiment.presets[preset]))} × {experiment.presets[preset].replicates}"
+            for preset in Preset
+        ]
+        table.add_row(name, experiment.summary, *sizes)
+    _console().print(table, "\nSizes are cells × replicates.")
+
+
+@app.command()
+def reproduce(
+    experiment: Name,
+    preset: Size = Preset.laptop,
+    replicates: Annotated[int | None, typer.Option(min=1, help="Replicates a cell; the preset's if left out.")] = None,
+    seed: Seed = 0,
+    dtype: Dtype = Precision.float64,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder for the results; results/NAME/… if left out.")
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Run an experiment and print our figures beside the paper's.
+
+    The folder receives results.csv (one row a number), results.nc (labelled NetCDF), report.md, figure.png and
+    manifest.json. The same command again goes on where it stopped.
+    """
+    _use(dtype)
+    cells = _cells(experiment, preset, changes)
+    if out is None:
+        out = Path("results") / experiment.name / "-".join([preset, dtype, f"seed{seed}", *(changes or [])])
+    try:
+        results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out)
+    except ValueError as error:
+        _refuse(error)
+    except KeyboardInterrupt:
+        print("Interrupted; the same command goes on from here.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    tables = experiment.write(results, out)
+    _console().print(*tables)
+    seconds = results.manifest["wall_seconds"]
+    print(f"{results}, {seconds:.0f} s. In {out}: results.csv, results.nc, report.md, figure.png, manifest.json")
+
+
+@app.command()
+def profile(
+    experiment: Name,
+    trace: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder that receives a trace for TensorBoard or Perfetto.")
+    ] = None,
+    preset: Size = Preset.laptop,
+    cell: Annotated[int, typer.Option(min=0, help="Which cell of the preset.")] = 0,
+    lanes: Annotated[int, typer.Option(min=1, help="Replicates computed at once.")] = 8,
+    seed: Seed = 0,
+    dtype: Dtype = Precision.float64,
+    changes: Changes = None,
+) -> None:
+    """Compile one cell's replicates as one program, run it, and print what it costs."""
+    _use(dtype)
+    cells = _cells(experiment, preset, changes)
+    if cell >= len(cells):
+        _refuse(ValueError(f"--cell must be below {len(cells)}, the number of cells of {preset}, got {cell}."))
+    chosen = cells[cell]
+
+    def replicates(keys: jax.Array) -> dict[str, jax.Array]:
+        return jax.vmap(lambda key: experiment.replicate(key, chosen))(keys)
+
+    replicates.__name__ = experiment.name
+    print(f"{chosen}, {lanes} replicates at once")
+    try:
+        print(measure(replicates, jax.random.split(jax.random.key(seed), lanes), trace=trace))
+    except ValueError as error:
+        _refuse(error)
+
+
+def _use(dtype: Precision) -> None:
+    jax.config.update("jax_enable_x64", dtype is Precision.float64)
+
+
+def _cells(experiment: Experiment, preset: str, changes: list[str] | None) -> tuple[Any, ...]:
+    cells = experiment.cells(experiment.presets[preset])
+    values: dict[str, Any] = {}
+    for change in changes or []:
+        name, separator, text = change.partition("=")
+        current = {field.name: getattr(cells[0], field.name) for field in dataclasses.fields(cells[0])}
+        if not separator or name not in current:
+            _refuse(ValueError(f"--set must be FIELD=VALUE with FIELD one of {', '.join(current)}, got {change}."))
+        try:
+            values[name] = type(current[name])(text)
+        except ValueError:
+            _refuse(ValueError(f"--set {name} must be of type {type(current[name]).__name__}, got {text}."))
+    return experiment.choose(preset, values)
+
+
+def _refuse(error: ValueError) -> NoReturn:
+    print(f"Error: {error}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _console() -> Console:
+    """Outside a terminal there is no width to respect, and wrapped tables are hard to read."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)

@@ -1,0 +1,144 @@
+"""CLAIR, Figure 1: distance of the estimated row space from the true one as the number of clients grows."""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array
+
+from .._typing import Key
+from ..alignment import ClairResult, Decomposition, clair, decompose
+from ..subspaces import subspace_distance
+from ..sweep import Results
+from ._experiment import Experiment
+from ._presets import PRESETS
+from ._section7 import (
+    RANK,
+    SIZE_TITLES,
+    SOLVER,
+    Cell,
+    by_dimension,
+    cells,
+    failure_notes,
+    kept,
+    published_constants,
+    rules,
+    size_columns,
+    status_number,
+)
+from ._table import Estimate, Table, legend_below, mean, new_figure, save
+
+
+THEORY = -0.5
+SERIES = {"auto": "clair", "published": "as published"}
+
+
+class Line(NamedTuple):
+    """log distance = intercept + slope · log K."""
+
+    slope: Estimate
+    intercept: float
+
+    def at(self, clients: float) -> float:
+        return math.exp(self.intercept) * clients**self.slope.value
+
+
+def replicate(key: Key, cell: Cell) -> dict[str, Array]:
+    """‖P_Â − P_A‖ and the rank found, of `clair` and of the convex program at the published constants."""
+    problem = cell.generate(key)
+    penalty = published_constants(cell).penalty(cell.clients)
+    found: dict[str, ClairResult | Decomposition] = {
+        "auto": clair(problem.estimates),
+        "published": decompose(problem.estimates, penalty, solver=SOLVER),
+    }
+    outputs = {name: subspace_distance(result.basis, problem.basis) for name, result in found.items()}
+    outputs |= {f"{name}_rank": result.rank for name, result in found.items()}
+    return outputs | {f"{name}_status": status_number(result.status) for name, result in found.items()}
+
+
+def distances(results: Results, cell: Cell, series: str) -> Estimate:
+    """Mean distance where the rank found is the true one; elsewhere the distance is 1 and is counted apart."""
+    outputs = kept(results, cell)
+    return mean(outputs[series][outputs[f"{series}_rank"] == RANK])
+
+
+def fit(clients: Sequence[int], points: Sequence[Estimate]) -> Line:
+    """Least squares of log distance on log K, weighted by the points' standard errors, which give the slope's."""
+    usable = [(k, p) for k, p in zip(clients, points, strict=True) if p.value > 0 and p.error > 0]
+    if len(usable) < 2:
+        return Line(Estimate(math.nan, math.nan), math.nan)
+    x = np.log([k for k, _ in usable])
+    y = np.log([p.value for _, p in usable])
+    weights = np.array([(p.value / p.error) ** 2 for _, p in usable])
+    centre = np.average(x, weights=weights)
+    spread = np.sum(weights * (x - centre) ** 2)
+    slope = float(np.sum(weights * (x - centre) * y) / spread)
+    return Line(Estimate(slope, float(spread**-0.5)), float(np.average(y, weights=weights) - slope * centre))
+
+
+def report(results: Results) -> list[Table]:
+    groups = by_dimension(results)
+    ordered = [cell for row in groups.values() for cell in row]
+    rows = []
+    for cell in ordered:
+        outputs = kept(results, cell)
+        missed = (str(int((outputs[f"{name}_rank"] != RANK).sum())) for name in SERIES)
+        means = (f"{at.value:.4f} ±{at.error:.4f}" for at in (distances(results, cell, name) for name in SERIES))
+        scaled = distances(results, cell, "auto").value * math.sqrt(cell.clients)
+        rows.append((*size_columns(cell), *means, f"{scaled:.3f}", *missed))
+    slopes = []
+    for row in groups.values():
+        clients = [cell.clients for cell in row]
+        lines = (fit(clients, [distances(results, cell, name) for cell in row]).slope for name in SERIES)
+        slopes.append((str(row[0].dimension), str(row[0].samples), *map(str, lines), f"{THEORY}"))
+    replicates = len(next(iter(results.failed.values())))
+    return [
+        Table(
+            f"CLAIR, Figure 1: ‖P_Â − P_A‖, mean over {replicates} replicates ±standard error",
+            (*SIZE_TITLES, *SERIES.values(), "clair × √K", *(f"rank missed, {label}" for label in SERIES.values())),
+            tuple(rows),
+            ("Replicates with a rank other than 2 are left out of the means.", *failure_notes(results)),
+            rules(ordered),
+        ),
+        Table("Slope of log distance on log K", (*SIZE_TITLES[:2], *SERIES.values(), "theory"), tuple(slopes)),
+    ]
+
+
+def plot(results: Results, path: str | os.PathLike[str]) -> None:
+    groups = by_dimension(results)
+    figure, axes = new_figure(len(groups))
+    for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
+        clients = [cell.clients for cell in row]
+        for (name, label), marker in zip(SERIES.items(), "os", strict=True):
+            points = [distances(results, cell, name) for cell in row]
+            line = fit(clients, points)
+            values, errors = zip(*points, strict=True)
+            (drawn, *_) = axis.errorbar(clients, values, errors, fmt=marker, markersize=5, capsize=2, label=label)
+            axis.plot(clients, [line.at(k) for k in clients], color=drawn.get_color(), linewidth=0.9)
+            place = (0.96, 0.95) if name == "auto" else (0.96, 0.87)
+            text = f"slope {line.slope.value:.2f} ±{line.slope.error:.2f}"
+            axis.text(
+                *place, text, color=drawn.get_color(), transform=axis.transAxes, ha="right", va="top", fontsize=9
+            )
+        start = distances(results, row[0], "auto").value
+        guide = [start * (k / clients[0]) ** THEORY for k in clients]
+        axis.plot(clients, guide, "k--", linewidth=0.8, label="theory, slope −1/2")
+        axis.set(title=f"p = q = {dimension}, n = {row[0].samples}", xlabel="clients K", xscale="log", yscale="log")
+        axis.set_xticks(clients, [str(k) for k in clients])
+        axis.minorticks_off()
+    axes[0].set_ylabel("‖P_Â − P_A‖")
+    legend_below(figure, axes[0])
+    save(figure, path)
+
+
+EXPERIMENT = Experiment(
+    name="clair-fig1",
+    summary="CLAIR, Figure 1: error of the shared row space against the number of clients, slope beside the theory's",
+    presets=PRESETS["clair-fig1"],
+    cells=cells,
+    replicate=replicate,
+    report=report,
+    plot=plot,
+)
