@@ -43,10 +43,11 @@ def main() -> None:
     app()
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         print(f"clairjax {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -199,14 +199,19 @@ def _clair(
     else:
         # The path gave the row space to start from; the solution at its penalty is reported and decides nothing.
         basis, found, status = first_basis, first_rank, Status.converged
-    if refit_members:
 
-        def refit_on_elected(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            ballot, _ = elect(*carry)
-            return refit(clients, ballot.members, max_rank, rank)
+    def again(repeat: Array, carry: tuple[Array, Array, Ballot, Array]) -> tuple[Array, Array, Ballot, Array]:
+        basis, found, ballot, _ = carry
+        if refit_members:
+            refitted = refit(clients, ballot.members, max_rank, rank)
+            basis, found = jax.tree.map(lambda new, old: jnp.where(repeat > 0, new, old), refitted, (basis, found))
+        return basis, found, *elect(basis, found)
 
-        basis, found = jax.lax.fori_loop(0, REFITS, refit_on_elected, (basis, found))
-    ballot, off_subspace = elect(basis, found)
+    # One loop and not a vote before it, so that the vote is compiled once.
+    nobody = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(elect, basis, found))
+    basis, found, ballot, off_subspace = jax.lax.fori_loop(
+        0, REFITS + 1 if refit_members else 1, again, (basis, found, *nobody)
+    )
 
     finite = _input_status(weights)
     counts = ballot.majority & (finite == Status.converged)

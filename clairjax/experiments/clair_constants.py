@@ -21,7 +21,7 @@ from ._table import Table, legend_below, mean, new_figure, save
 
 
 C1 = (0.7, 1.4, 2.8)
-RATIOS = (2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5)  # c2 / c1
+RATIOS = (2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5, 5.0, 6.0)  # c2 / c1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,17 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
 
 
 def best(results: Results) -> dict[int, Constants]:
-    """By p, the grid point whose worst cell over K has the smallest mean error relative to the label oracle."""
+    """By p, a grid point whose worst cell over K has the smallest mean error relative to the label oracle.
+
+    Large parts of the grid are equal up to noise: of the points within 1 % of the smallest it is the middle one, in
+    the order of c2/c1.
+    """
     found = {}
     for dimension, row in by_dimension(results).items():
         worst = np.max([kept(results, cell)["ratio"].mean(0) for cell in row], axis=0)
-        i, j = np.unravel_index(np.argmin(worst), worst.shape)
+        relative = worst.T / worst.min()
+        near = np.argwhere(relative <= 1.01)
+        j, i = near[len(near) // 2]
         found[dimension] = Constants(C1[i], C1[i] * RATIOS[j])
     return found
 
@@ -80,7 +86,7 @@ def report(results: Results) -> list[Table]:
                     f"{np.mean(outputs['solved']):.2f}",
                 )
             )
-    title = "CLAIR as published: constants c1, c2 with the smallest worst error over K"
+    title = "CLAIR as published: constants c1, c2 in the middle of the smallest worst error over K"
     columns = (*SIZE_TITLES, "best c1, c2", "recorded c1, c2", "error / label oracle", "rank 2 found", "solved")
     return [Table(title, columns, tuple(rows), _section7.failure_notes(results))]
 

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
@@ -54,10 +54,7 @@ class Executor(NamedTuple):
             compute = compile_blocks(program, self.devices, cell_key(self.key, cell), self.lane_width)
             entry["compile_seconds"] = program.seconds + time.perf_counter() - start
             self.bar.show(f"run {label}")
-            for b, block in self._blocks(compute, missing):
-                self.store.write(name, b, block)
-                blocks[b] = block
-                self.bar.advance(self._count([b]))
+            blocks |= self._compute(name, compute, missing)
         parts = [blocks[b].arrays for b in needed]
         arrays = {out: np.concatenate([part[out] for part in parts])[: self.replicates] for out in program.outputs}
         failed = failed_replicates(arrays)
@@ -69,21 +66,25 @@ class Executor(NamedTuple):
         """Replicates asked for among those of `blocks`."""
         return sum(min(self.lane_width, self.replicates - b * self.lane_width) for b in blocks)
 
-    def _blocks(self, compute: Compute, missing: list[int]) -> Iterator[tuple[int, Block]]:
-        """Compute the missing blocks a chunk at a time, and yield them as they are done."""
+    def _compute(self, name: str, compute: Compute, missing: list[int]) -> dict[int, Block]:
+        """Compute the missing blocks a chunk at a time, each stored as soon as it is there."""
+        blocks = {}
+        chunks = chunks_of(missing, len(self.devices))
         last = time.perf_counter()
         with ThreadPoolExecutor(_chunks_at_once(self.devices)) as pool:
-            chunks = chunks_of(missing, len(self.devices))
             running = {pool.submit(self._chunk, compute, chunk): chunk for chunk in chunks}
             try:
                 for future in as_completed(running):
-                    parts = future.result()
-                    now = time.perf_counter()
-                    seconds, last = (now - last) / len(parts), now
-                    for b, arrays in zip(running[future], parts, strict=True):
-                        yield b, Block(arrays, seconds)
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+                    seconds, last = time.perf_counter() - last, time.perf_counter()
+                    chunk = running[future]
+                    for b, arrays in zip(chunk, future.result(), strict=True):
+                        blocks[b] = Block(arrays, seconds / len(chunk))
+                        self.store.write(name, b, blocks[b])
+                    self.bar.advance(self._count(chunk))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # leaving the pool waits for what is in flight
+                raise
+        return blocks
 
     def _chunk(self, compute: Compute, chunk: list[int]) -> list[Arrays]:
         try:

@@ -42,7 +42,8 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> lis
         call = _alone(jaxpr, eqn, needed)
         if eqn.primitive in _AXES:
             call = sequential_vmap(call)
-            for _ in range(eqn.invars[0].aval.ndim - _AXES[eqn.primitive]):
+            first: Any = eqn.invars[0].aval
+            for _ in range(first.ndim - _AXES[eqn.primitive]):
                 call = jax.vmap(call)
         known.update(zip(eqn.outvars, call(*[known[variable] for variable in needed]), strict=True))
     return [variable.val if isinstance(variable, Literal) else known[variable] for variable in jaxpr.outvars]
@@ -51,7 +52,8 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> lis
 def _alone(jaxpr: Jaxpr, eqn: JaxprEqn, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
     """A function that does what one equation does, bound by JAX itself with its scopes and contexts."""
     eqn = eqn.replace(params={name: _rewritten(value) for name, value in eqn.params.items()})
-    alone = jaxpr.replace(constvars=[], invars=inputs, outvars=eqn.outvars, eqns=[eqn], debug_info=None)
+    unnamed = jaxpr.debug_info.with_unknown_names()
+    alone = jaxpr.replace(constvars=[], invars=inputs, outvars=eqn.outvars, eqns=[eqn], debug_info=unnamed)
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))
 
 

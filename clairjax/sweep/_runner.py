@@ -42,7 +42,8 @@ def run(
     Replicate i of cell c gets the key `fold_in(fold_in(key, id(c)), i)`, where id(c) is a hash of the cell's
     fields: adding, removing or reordering cells or replicates changes no other result. A device computes
     `lane_width` replicates at once, always in the same program, so the number of devices and the order of the
-    blocks change no bit; another lane width changes the last digits.
+    blocks change no bit; another lane width changes the last digits. On CPU as many such programs run at once as
+    there are cores, and matrices are factored one by one: in jaxlib, batched factorisations can deadlock.
 
     **Args:**
 
@@ -71,9 +72,9 @@ def run(
     **Raises:** `ValueError` if an argument is invalid, or `out` holds a sweep with another key, lane width,
     program, arguments, kind of device or version of JAX: the message names what differs.
 
-    **Cost:** memory `lane_width` times that of one replicate on each device; one compile a cell. The last
-    block of a cell is computed whole, so up to `lane_width - 1` replicates are beyond those asked for; they
-    are stored and used if `replicates` grows.
+    **Cost:** one compile a cell; memory `lane_width` times that of one replicate on each device (on CPU: each
+    core). A kill loses the blocks that are being computed, as many. The last block of a cell is computed
+    whole: up to `lane_width - 1` replicates beyond those asked for are stored and used if `replicates` grows.
 
     Use plain `jax.vmap` when nothing has to be stored and one batch fits in memory.
 

@@ -51,7 +51,7 @@ def _start(cache, out, *, devices=1, lane_width=LANE_WIDTH):
 
 
 def finish(process):
-    out, error = process.communicate(timeout=240)
+    out, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     return json.loads(out)
 
@@ -84,7 +84,9 @@ def test_killed_and_resumed_is_bit_identical_and_recomputes_only_what_is_missing
     chance = random.Random(os.environ.get("CLAIRJAX_TEST_SEED", "") + str(devices))
     process = start(tmp_path, devices=devices)
     wanted = chance.randrange(1, 60)
+    deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("*/block-*.npz"))) < wanted and process.poll() is None:
+        assert time.monotonic() < deadline
         time.sleep(0.002)
     time.sleep(chance.uniform(0, 0.01))
     process.send_signal(signal.SIGKILL)

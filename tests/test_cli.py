@@ -1,0 +1,179 @@
+"""The command line, on an experiment that costs nothing: what it prints, writes, resumes and refuses."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner
+
+import clairjax
+from clairjax import cli
+from clairjax.experiments import EXPERIMENTS, Experiment, Table
+from clairjax.experiments._presets import Preset
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    size: int
+    law: str = "even"
+
+
+def replicate(key, cell):
+    words = jax.random.key_data(key) % 1009
+    return {"mean": jnp.sin(words.sum().astype(float) * jnp.arange(1.0, cell.size + 1)).mean()}
+
+
+def report(results):
+    rows = tuple((str(cell.size), cell.law, f"{value:.4f}") for cell, value in results.mean("mean").items())
+    return [Table("Sines", ("size", "law", "mean"), rows)]
+
+
+SINES = Experiment(
+    name="sines",
+    summary="Means of sines",
+    presets={"smoke": Preset((2,), (), 3), "laptop": Preset((2, 4), (), 8), "paper": Preset((2, 4), (), 9)},
+    cells=lambda preset: tuple(map(Cell, preset.dimensions)),
+    replicate=replicate,
+    report=report,
+    plot=lambda results, path: path.write_bytes(b"\x89PNG"),
+)
+
+
+@pytest.fixture
+def invoke(monkeypatch, tmp_path):
+    """Runs the command line in this process, in an empty folder, and puts x64 back."""
+    monkeypatch.setitem(EXPERIMENTS, "sines", SINES)
+    monkeypatch.chdir(tmp_path)
+    wide = jax.config.jax_enable_x64
+    yield lambda *arguments: CliRunner().invoke(cli.app, list(map(str, arguments)))
+    jax.config.update("jax_enable_x64", wide)
+
+
+def test_version(invoke):
+    assert invoke("--version").output == f"clairjax {clairjax.__version__}\n"
+
+
+def test_list_names_every_experiment_and_its_sizes(invoke):
+    lines = invoke("list").output.splitlines()
+    assert {line.split()[0] for line in lines[1:] if line.strip()} >= set(EXPERIMENTS)
+    (sines,) = (line for line in lines if line.startswith("sines"))
+    assert sines.split()[1:] == ["Means", "of", "sines", "1", "×", "3", "2", "×", "8", "2", "×", "9"]
+
+
+def test_reproduce_prints_the_table_and_writes_everything(invoke, tmp_path):
+    done = invoke("reproduce", "sines", "--preset", "smoke", "--seed", 5, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "Sines" in done.stdout and "Results(1 cells x 3 replicates, 0 failed)" in done.stdout
+    for name in ("manifest.json", "results.csv", "results.nc", "report.md", "figure.png"):
+        assert (tmp_path / "out" / name).stat().st_size > 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["status"] == "complete" and manifest["wall_seconds"] > 0
+    assert manifest["arguments"]["arguments"] == {"experiment": "sines", "seed": 5}
+    assert manifest["arguments"]["jax_enable_x64"] is True
+
+
+def test_the_same_command_resumes_and_more_replicates_extend(invoke, tmp_path):
+    first = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
+    blocks = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/block-*.npz")}
+    again = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
+    assert again.output.split("Results")[0] == first.output.split("Results")[0]
+    more = invoke("reproduce", "sines", "--preset", "smoke", "--replicates", 5, "--out", "out")
+    assert more.exit_code == 0 and "1 cells x 5 replicates" in more.output
+    assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
+
+
+def test_the_default_folder_tells_presets_seeds_and_dtypes_apart(invoke, tmp_path):
+    invoke("reproduce", "sines", "--preset", "smoke")
+    invoke("reproduce", "sines", "--preset", "smoke", "--seed", 1, "--dtype", "float32", "--set", "law=odd")
+    folders = {path.name for path in (tmp_path / "results" / "sines").iterdir()}
+    assert folders == {"smoke-float64-seed0", "smoke-float32-seed1-law=odd"}
+
+
+def test_float32_is_float32(invoke):
+    invoke("reproduce", "sines", "--preset", "smoke", "--dtype", "float32", "--out", "out")
+    assert not jax.config.jax_enable_x64
+    with open("out/manifest.json") as file:
+        assert json.load(file)["arguments"]["jax_enable_x64"] is False
+
+
+def test_set_changes_a_field_of_every_cell(invoke):
+    done = invoke("reproduce", "sines", "--set", "law=odd", "--replicates", 1)
+    assert [line.split()[:2] for line in done.output.splitlines() if " odd " in line] == [["2", "odd"], ["4", "odd"]]
+
+
+def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
+    done = invoke("profile", "sines", "--lanes", 2, "--cell", 1, "--trace", "trace")
+    assert done.exit_code == 0, done.output
+    assert "Cell(size=4, law='even'), 2 replicates at once" in done.output and "compile" in done.output
+    assert list(tmp_path.glob("trace/**/perfetto_trace.json.gz"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["reproduce", "sine"],
+            "'sine' is not one of clair-table1, clair-table2, clair-fig1, clair-constants, sines.",
+        ),
+        (["reproduce", "sines", "--preset", "huge"], "'huge' is not one of 'smoke', 'laptop', 'paper'."),
+        (["reproduce", "sines", "--replicates", 0], "should be greater than or equal to 1"),
+        (["reproduce", "sines", "--seed", -1], "should be greater than or equal to 0"),
+        (["reproduce", "sines", "--dtype", "float16"], "'float16' is not one of 'float32', 'float64'."),
+        (
+            ["reproduce", "sines", "--set", "sise=3"],
+            "--set must be FIELD=VALUE with FIELD one of size, law, got sise=3.",
+        ),
+        (["reproduce", "sines", "--set", "size=big"], "--set size must be of type int, got big."),
+        (["reproduce", "sines", "--set", "size=3"], "cells: each must differ from the others, got Cell(size=3"),
+        (["profile", "sines", "--cell", 2], "--cell must be below 2, the number of cells of laptop, got 2."),
+    ],
+)
+def test_bad_values_are_refused_with_a_reason(invoke, arguments, message):
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_folder_with_another_sweep_is_refused(invoke):
+    assert invoke("reproduce", "sines", "--preset", "smoke", "--out", "out").exit_code == 0
+    done = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out", "--seed", 1)
+    assert done.exit_code == 2
+    assert "out: out holds another sweep" in done.stderr and "choose a new folder" in done.stderr
+
+
+def test_an_interrupt_says_that_the_command_can_go_on(invoke, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Experiment, "run", interrupted)
+    done = invoke("reproduce", "sines")
+    assert done.exit_code == 130 and "the same command goes on from here" in done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install():
+    code = (
+        "import sys, importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'typer' else find(name, *rest)\n"
+        "import clairjax.cli"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "The command line needs typer: pip install 'clairjax[experiments]'\n"
+
+
+def test_the_command_keeps_linear_algebra_to_one_thread():
+    code = "import os, sys; sys.argv[1:] = ['--version']\nfrom clairjax import cli\nimport atexit\n"
+    code += "atexit.register(lambda: print(os.environ['OPENBLAS_NUM_THREADS']))\ncli.main()"
+    for given, expected in ((None, "1"), ("3", "3")):
+        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+        environment |= {"OPENBLAS_NUM_THREADS": given} if given else {}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == expected
