@@ -22,9 +22,11 @@ class Estimate(NamedTuple):
     error: float
 
     def __str__(self) -> str:
+        return self.text(3 if abs(self.value) < 100 else 2)
+
+    def text(self, digits: int) -> str:
         if math.isnan(self.value):
             return "–"
-        digits = 3 if abs(self.value) < 100 else 2
         error = "" if math.isnan(self.error) else f" ±{self.error:.{digits}f}"
         return f"{self.value:.{digits}f}{error}"
 

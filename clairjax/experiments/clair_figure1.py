@@ -47,8 +47,8 @@ class Line(NamedTuple):
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     """‖P_Â − P_A‖ and the rank found, of `clair` and of the convex program at the published constants."""
-    problem = cell.generate(key)
     penalty = published_constants(cell).penalty(cell.clients)
+    problem = cell.generate(key)
     found: dict[str, ClairResult | Decomposition] = {
         "auto": clair(problem.estimates),
         "published": decompose(problem.estimates, penalty, solver=SOLVER),
@@ -85,9 +85,10 @@ def report(results: Results) -> list[Table]:
     for cell in ordered:
         outputs = kept(results, cell)
         missed = (str(int((outputs[f"{name}_rank"] != RANK).sum())) for name in SERIES)
-        means = (f"{at.value:.4f} ±{at.error:.4f}" for at in (distances(results, cell, name) for name in SERIES))
-        scaled = distances(results, cell, "auto").value * math.sqrt(cell.clients)
-        rows.append((*size_columns(cell), *means, f"{scaled:.3f}", *missed))
+        means = (distances(results, cell, name).text(4) for name in SERIES)
+        root = math.sqrt(cell.clients)
+        scaled = Estimate(*(root * part for part in distances(results, cell, "auto")))
+        rows.append((*size_columns(cell), *means, str(scaled), *missed))
     slopes = []
     for row in groups.values():
         clients = [cell.clients for cell in row]
@@ -125,10 +126,12 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         start = distances(results, row[0], "auto").value
         guide = [start * (k / clients[0]) ** THEORY for k in clients]
         axis.plot(clients, guide, "k--", linewidth=0.8, label="theory, slope −1/2")
-        axis.set(title=f"p = q = {dimension}, n = {row[0].samples}", xlabel="clients K", xscale="log", yscale="log")
+        axis.set(title=f"p = q = {dimension}, n = {row[0].samples}", xlabel="clients K", xscale="log")
         axis.set_xticks(clients, [str(k) for k in clients])
         axis.minorticks_off()
     axes[0].set_ylabel("‖P_Â − P_A‖")
+    if any(distances(results, cell, name).value > 0 for row in groups.values() for cell in row for name in SERIES):
+        axes[0].set_yscale("log")  # of the panels that share it
     legend_below(figure, axes[0])
     save(figure, path)
 

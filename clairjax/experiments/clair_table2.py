@@ -58,8 +58,8 @@ LISTED = 20
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     """Accuracy, recall and the number of either error, for `clair` and for the published procedure."""
-    problem = cell.generate(key)
     penalty = published_constants(cell).penalty(cell.clients)
+    problem = cell.generate(key)
     found = {
         "auto": clair(problem.estimates),
         "published": clair(problem.estimates, penalty=penalty, refit=False, solver=SOLVER),

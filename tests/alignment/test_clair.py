@@ -10,6 +10,7 @@ import pytest
 import reference
 
 from clairjax import Factored, Penalty, ProximalGradient, Status, clair
+from clairjax.alignment._clair import _clair
 from clairjax.data import MultiResponse
 
 
@@ -68,10 +69,10 @@ def test_section_7(seed):
     np.testing.assert_array_equal(found.members, problem.members)
     consistent(found, weights)
     assert np.linalg.norm(found.projector - problem.basis @ problem.basis.T, 2) < 0.25
-    error = ((np.asarray(found.refined) - problem.weights) ** 2).sum((1, 2))
-    local = ((weights - problem.weights) ** 2).sum((1, 2))
-    # With the truth known it would be r/p + (1 − r/p)/6 = 1/3.
-    assert error[problem.members].sum() < 0.4 * local[problem.members].sum()
+    oracle = reference.refine(weights, np.asarray(problem.members), np.asarray(problem.basis @ problem.basis.T))
+    errors = [float(((each - problem.weights)[problem.members] ** 2).sum()) for each in (found.refined, oracle, weights)]
+    # These four problems only; the experiments measure the error over many.
+    assert errors[0] < 1.3 * errors[1] and errors[0] < 0.5 * errors[2]
 
 
 def contaminated(name, benign, foreign):
@@ -230,38 +231,33 @@ def test_outsiders_move_no_member(mixed, foreign):
         np.testing.assert_array_equal(found.refined[outsiders], weights[outsiders])
 
 
-def test_a_given_rank_is_kept(mixed):
-    found = clair(mixed, rank=3)
-    assert int(found.rank) == 3 and found.status == Status.converged
-    np.testing.assert_array_equal(found.members, ~indicator(2, 5, 9))
-    consistent(found, mixed)
-    shared = clair(mixed).projector
-    np.testing.assert_allclose(found.projector @ shared, shared, atol=1e-10)  # the third direction is added
-
-
-def test_a_given_threshold_is_used(mixed):
+def test_a_given_rank_and_threshold_are_used(mixed):
     free = clair(mixed)
-    for threshold in (float(free.threshold), jnp.asarray(free.threshold, jnp.float64)):
-        found = clair(mixed, threshold=threshold)
-        np.testing.assert_array_equal(found.members, free.members)
-        assert float(found.threshold) == float(free.threshold)
+    threshold = float(free.threshold)
+    for given in (threshold, jnp.asarray(threshold)):
+        found = clair(mixed, rank=3, threshold=given)
+        assert int(found.rank) == 3 and found.status == Status.converged
+        assert float(found.threshold) == threshold
+        np.testing.assert_array_equal(found.members, ~indicator(2, 5, 9))
         consistent(found, mixed)
-    everyone = clair(mixed, threshold=1e9)
+        # The third direction is added to the two that are found without being asked.
+        np.testing.assert_allclose(found.projector @ free.projector, free.projector, atol=1e-10)
+    everyone = clair(mixed, rank=3, threshold=1e9)
     assert everyone.members.all() and everyone.status == Status.converged
-    nobody = clair(mixed, threshold=0.0)
+    nobody = clair(mixed, rank=3, threshold=0.0)
     assert nobody.status == Status.no_majority and not nobody.members.any()
     np.testing.assert_array_equal(nobody.refined, mixed)
 
 
-def test_vote_share_at_a_given_threshold(benign, foreign):
+def test_vote_share(benign, foreign):
     """Six members have five of nine votes, four colluders three of nine: α of Remark 3 in (1/3, 5/9]."""
     weights, outsiders = contaminated("four colluders", benign, foreign)
     threshold = float(clair(weights).threshold)
-    for share, members in ((0.3, True), (0.4, False), (0.55, False)):
-        found = clair(weights, threshold=threshold, vote_share=share)
-        np.testing.assert_array_equal(found.members[~indicator(*outsiders)], True)
-        np.testing.assert_array_equal(found.members[indicator(*outsiders)], members)
-    nobody = clair(weights, threshold=threshold, vote_share=0.57)
+    for share in (0.34, 0.5, 0.55, jnp.asarray(5 / 9)):
+        found = clair(weights, rank=3, threshold=threshold, vote_share=share)
+        np.testing.assert_array_equal(found.members, ~indicator(*outsiders))
+        consistent(found, weights, float(share))
+    nobody = clair(weights, rank=3, threshold=threshold, vote_share=0.56)
     assert nobody.status == Status.no_majority and not nobody.members.any()
 
 
@@ -275,11 +271,10 @@ def literal(weights, penalty):
     return row_space, table, threshold, members, reference.refine(weights, members, row_space)
 
 
-@pytest.mark.parametrize("solver", [ProximalGradient(), Factored()], ids=["ProximalGradient", "Factored"])
-def test_the_paper_to_the_letter(mixed, solver):
+def test_the_paper_to_the_letter(mixed):
     penalty = (0.8, 0.3)
     row_space, table, threshold, members, refined = literal(mixed, penalty)
-    found = clair(mixed, penalty=Penalty(*penalty), refit=False, solver=solver)
+    found = clair(mixed, penalty=Penalty(*penalty), refit=False, solver=ProximalGradient())
     assert found.status == Status.converged
     assert int(found.rank) == np.linalg.matrix_rank(row_space)
     np.testing.assert_allclose(found.projector, row_space, atol=1e-4)
@@ -310,15 +305,15 @@ class TestShrink:
 
     def test_moves_along_the_part_outside_the_row_space_alone(self, mixed):
         found = clair(mixed, shrink=True)
-        mean = mixed[found.members].mean(0)
-        inside = np.asarray(found.projector)
-        np.testing.assert_allclose(found.refined @ inside, mixed @ inside, atol=1e-10)
+        members, refined, inside = (np.asarray(leaf) for leaf in (found.members, found.refined, found.projector))
+        mean = mixed[members].mean(0)
+        np.testing.assert_allclose(refined @ inside, mixed @ inside, atol=1e-10)
         outside = (mixed - mean) @ (np.eye(IN) - inside)
-        kept = (found.refined - mean) @ (np.eye(IN) - inside)
+        kept = (refined - mean) @ (np.eye(IN) - inside)
         factor = (kept * outside).sum((1, 2)) / (outside**2).sum((1, 2))
         np.testing.assert_allclose(kept, factor[:, None, None] * outside, atol=1e-10)
-        assert ((factor >= 0) & (factor <= 1)).all()
-        assert (factor[found.members] < 0.3).all() and (factor[~found.members] > 0.5).all()
+        assert ((factor > -1e-12) & (factor < 1)).all()
+        assert (factor[members] < 0.3).all() and (factor[~members] > 0.5).all()
 
     def test_the_set_is_the_same(self, mixed):
         plain, shrunk = clair(mixed), clair(mixed, shrink=True)
@@ -339,13 +334,11 @@ class TestShrink:
         np.testing.assert_array_equal(found.refined, weights)
 
 
-@pytest.mark.parametrize("shrink", [False, True])
-def test_not_a_number_inside_a_trace_is_a_status(mixed, shrink):
-    """Nothing raises: nobody is a member and everyone keeps what they reported."""
-    for bad in (np.nan, np.inf):
-        weights = mixed.copy()
-        weights[3, 2, 1] = bad
-        found = jax.jit(clair, static_argnames="shrink")(weights, shrink=shrink)
-        assert found.status == Status.nonfinite_input
-        assert not found.members.any()
-        np.testing.assert_array_equal(found.refined, weights)
+def test_values_options_and_kinds_of_array_compile_nothing_new(benign, mixed):
+    clair(mixed)
+    compiled = _clair._cache_size()
+    for weights in (benign, jnp.asarray(mixed), mixed.tolist(), 1e6 * mixed):
+        clair(weights)
+        clair(weights, vote_share=0.55, pair_weights=2.0)
+        clair(weights, pair_weights=np.full((CLIENTS, CLIENTS), 0.1))
+    assert _clair._cache_size() == compiled

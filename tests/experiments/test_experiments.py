@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from clairjax import Factored, clair, decompose, sweep
+from clairjax import clair, sweep
 from clairjax.experiments import EXPERIMENTS, clair_constants, clair_figure1, clair_table1, clair_table2
 from clairjax.experiments._section7 import PUBLISHED, SAMPLES, Cell, mean_square_error
 from clairjax.experiments._table import Estimate
@@ -18,7 +18,6 @@ from clairjax.sweep import Results
 
 
 REPLICATES = int(os.environ.get("CLAIRJAX_TEST_REPLICATES", "100"))
-TINY = Cell(10, 100, 5)
 
 
 @functools.cache
@@ -29,6 +28,8 @@ def output_shapes(name, cell):
 def made(name, cells, replicates=6, **outputs):
     """Results of random numbers with an experiment's names, and shapes of one cell; `outputs` replaces some."""
     draws = np.random.default_rng(0)
+    ranks = dict.fromkeys(("auto_rank", "published_rank"), lambda cell, replicates: np.full(replicates, 2, np.int32))
+    outputs = ranks | outputs
     shapes = output_shapes(name, EXPERIMENTS[name].cells(EXPERIMENTS[name].presets["smoke"])[0])
     arrays = {}
     for cell in cells:
@@ -47,12 +48,12 @@ def every_cell(name):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_presets_grow_and_fit_the_names(name):
+def test_presets_are_parts_of_the_paper(name):
     experiment = EXPERIMENTS[name]
     assert experiment.name == name and "\n" not in experiment.summary
     assert list(experiment.presets) == ["smoke", "laptop", "paper"]
     cells = [set(experiment.cells(preset)) for preset in experiment.presets.values()]
-    assert cells[0] <= cells[1] <= cells[2] and len(cells[0]) <= 3
+    assert cells[0] <= cells[2] and cells[1] <= cells[2] and len(cells[0]) <= 3
     assert experiment.presets["paper"].replicates == 100
 
 
@@ -81,6 +82,13 @@ def test_every_report_and_plot_of_every_cell(name, tmp_path):
     assert (tmp_path / "report.md").read_text().count("**\n") == len(tables)
     with open(tmp_path / "results.csv") as file:
         assert next(csv.reader(file))[:3] == ["dimension", "samples", "clients"]
+
+
+def test_figure1_without_any_rank_found(tmp_path):
+    wrong = dict.fromkeys(("auto_rank", "published_rank"), lambda cell, replicates: np.ones(replicates, np.int32))
+    tables = EXPERIMENTS["clair-fig1"].write(made("clair-fig1", every_cell("clair-fig1")[:2], **wrong), tmp_path)
+    assert [row[6:] for row in tables[0].rows] == [("6", "6")] * 2
+    assert tables[1].rows[0][2:] == ("–", "–", "-0.5")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -167,10 +175,11 @@ def test_figure1_replicate_is_the_public_functions():
     key = sweep.replicate_key(jax.random.key(0), cell, 0)
     outputs = jax.jit(clair_figure1.replicate, static_argnums=1)(key, cell)
     problem = cell.generate(key)
-    found = decompose(problem.estimates, PUBLISHED[10].penalty(5), solver=Factored())
-    assert outputs["published_rank"] == found.rank
+    found = clair(problem.estimates)
+    assert outputs["auto_rank"] == found.rank == 2
     distance = np.linalg.norm(found.projector - problem.basis @ problem.basis.T, 2)
-    np.testing.assert_allclose(outputs["published"], distance, atol=1e-6)
+    np.testing.assert_allclose(outputs["auto"], distance, atol=1e-6)
+    assert 0 < distance < 0.5 and 0 < outputs["published"] <= 1
 
 
 def test_unknown_dimensions_have_no_published_constants():
