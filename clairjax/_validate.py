@@ -42,8 +42,12 @@ def client_matrices(weights: Any, name: str = "weights") -> Array:
 
 
 def positive(value: Any, name: str) -> None:
-    if concrete(value) and not bool(np.all(np.asarray(value) > 0) and np.all(np.isfinite(np.asarray(value)))):
-        raise fail(name, "positive and finite", value)
+    """A number, or each of an array of them; the first that is not is named."""
+    if concrete(value):
+        values = np.ravel(np.asarray(value))
+        refused = values[~((values > 0) & np.isfinite(values))]
+        if refused.size:
+            raise fail(name, "positive and finite", refused[0])
 
 
 def between(value: Any, name: str, low: float, high: float) -> None:
