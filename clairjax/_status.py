@@ -1,24 +1,27 @@
 """The one enumeration of outcomes: what happened, and what to try."""
 
+from typing import Any
+
 import equinox as eqx
 
 
+# The metaclass turns each sentence into a member: typed Any, because a checker sees a string.
 class Status(eqx.Enumeration):
     """Outcome of a computation. Failures inside a trace are data: compare `result.status == Status.converged`.
 
     `Status[result.status]` gives the sentence (outside a trace, for one result).
     """
 
-    converged = "Converged: the optimality measure is at or below rtol."
-    max_steps_reached = (
+    converged: Any = "Converged: the optimality measure is at or below rtol."
+    max_steps_reached: Any = (
         "The step limit was reached before the optimality measure fell to rtol: raise max_steps or rtol."
     )
-    nonfinite_input = "The input holds NaN or infinite values: remove the clients that reported them."
-    no_majority = (
+    nonfinite_input: Any = "The input holds NaN or infinite values: remove the clients that reported them."
+    no_majority: Any = (
         "No majority of mutually consistent clients was identified, so no client is a member and nothing was refined: "
         "pass threshold or a smaller vote_share if you know more than the data tells."
     )
-    rank_at_bound = (
+    rank_at_bound: Any = (
         "The rank found equals the solver's max_rank, so directions may be missing: raise max_rank of the solver."
     )
 

@@ -13,7 +13,7 @@ from .._typing import ScalarLike
 from ..kernels import orthonormalize, spectral_norm
 from ._clients import Clients
 from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances, pair_sum
-from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights
+from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights, tolerance
 
 
 LANCZOS_STEPS = 24
@@ -53,7 +53,7 @@ class Factored(eqx.Module):
         distances = pair_squared_distances(clients.inner_products())
         if factor is None:
             factor = initial_factor(clients, distances, self.max_rank)
-        rtol = jnp.finfo(factor.dtype).eps ** 0.6 if self.rtol is None else self.rtol
+        rtol = tolerance(self.rtol, factor.dtype)
         _, certificate, outcome = iterate(
             lambda state: step(clients, distances, penalty, pair_weights, state),
             lambda state: _certificate(clients, penalty, pair_weights, state),

@@ -67,6 +67,11 @@ class Certificate(NamedTuple):
     residual_norms: Float[Array, "clients clients"]
 
 
+def tolerance(rtol: ScalarLike | None, dtype: jnp.dtype) -> ScalarLike:
+    """The relative duality gap to stop at; None is eps^0.6, as far as rounding lets the gap be told."""
+    return float(jnp.finfo(dtype).eps) ** 0.6 if rtol is None else rtol
+
+
 def residual_weights(
     residual_norms: Float[Array, "clients clients"],
     pair_weights: Float[Array, "clients clients"],

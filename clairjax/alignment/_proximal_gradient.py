@@ -12,7 +12,7 @@ from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
 from ._clients import Clients, DenseClients
 from ._contrasts import contrasts, pair_index
-from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights
+from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights, tolerance
 
 
 class ProximalGradient(eqx.Module):
@@ -54,7 +54,7 @@ class ProximalGradient(eqx.Module):
         stack = contrasts(clients.values)
         weights = pair_weights[pair_index(clients.shape[0])][:, None, None]
         dtype = stack.dtype
-        rtol = jnp.finfo(dtype).eps ** 0.6 if self.rtol is None else self.rtol
+        rtol = tolerance(self.rtol, dtype)
         lipschitz = jnp.max(weights) * (1 if self.accelerate else 2)
         size = 1 / lipschitz if self.step is None else jnp.asarray(self.step, dtype)
         zero = jnp.zeros_like(stack)

@@ -61,7 +61,8 @@ def tune(
     freedom = (out * (in_ - 1 - jnp.arange(max_rank))).astype(dtype)  # of r = 1 … max_rank
 
     def at_penalty(factor: Array, share: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-        penalty = Penalty(share * vanishing, sparse)
+        low_rank = share * vanishing
+        penalty = Penalty(low_rank, sparse)
         state = jax.lax.fori_loop(
             0,
             STEPS_A_PENALTY,
@@ -69,7 +70,7 @@ def tune(
             start(factor, pair_weights),
         )
         return state.factor, (
-            penalty.low_rank,
+            low_rank,
             state.factor,
             _log_spread(clients, distances, state.factor, needed),
         )

@@ -1,6 +1,5 @@
 """CLAIR, Table 2: who is found to be contaminated, and where each method errs."""
 
-import itertools
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -159,17 +158,36 @@ def _erring_replicates(results: Results, cell: Cell) -> Iterator[tuple[str, ...]
 
 
 def plot(results: Results, path: str | os.PathLike[str]) -> None:
+    """Accuracy beside the paper's, and at the weakest contamination alone, where a method errs first."""
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
     for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
-        for number, (cell, marker) in enumerate(zip(row, itertools.cycle("osD^v"))):
-            for method, style in (("auto", "-"), ("published", ":")):
-                values = [at.value for at in accuracy_by_signal(results, cell, method)]
-                label = f"K = {cell.clients}, {METHODS[method]}"
-                axis.plot(SIGNALS, values, style, marker=marker, color=f"C{number}", markersize=5, label=label)
-        axis.set(title=f"p = q = {dimension}", xlabel="strength c of the contamination", xticks=SIGNALS)
+        places = np.arange(len(row))
+        for number, (method, label) in enumerate(METHODS.items()):
+            beside = places + 0.2 * (0.5 - number)
+            overall = [mean(kept(results, cell)[f"{method}_accuracy"]) for cell in row]
+            weakest = [accuracy_by_signal(results, cell, method)[0] for cell in row]
+            series = ((overall, "", f"C{number}"), (weakest, f", c = {SIGNALS[0]} only", "white"))
+            for (points, which, fill), shift in zip(series, (-0.04, 0.04), strict=True):
+                values, errors = zip(*points, strict=True)
+                axis.errorbar(
+                    beside + shift,
+                    values,
+                    errors,
+                    fmt="ov"[number],
+                    color=f"C{number}",
+                    markerfacecolor=fill,
+                    markersize=6,
+                    capsize=2,
+                    label=label + which,
+                )
+        printed = [PAPER.get((cell.dimension, cell.samples, cell.clients)) for cell in row]
+        accuracies = [paper.accuracy if paper else np.nan for paper in printed]
+        axis.plot(places, accuracies, "k_", markersize=16, markeredgewidth=1.6, label="paper")
+        axis.set(title=f"p = q = {dimension}", xlabel="clients K", xticks=places, xlim=(-0.5, len(row) - 0.5))
+        axis.set_xticklabels([str(cell.clients) for cell in row])
     axes[0].set_ylabel("accuracy of the recovered set")
-    legend_below(figure, axes[0], columns=3)
+    legend_below(figure, axes[0])
     save(figure, path)
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 import jax
@@ -32,6 +32,14 @@ class CellRun(NamedTuple):
     run_seconds: float
 
 
+class Prepared(NamedTuple):
+    cell: Cell
+    program: Program
+    blocks: dict[int, Block]  # those stored already
+    missing: list[int]
+    compiling: Future[tuple[Compute, float]] | None
+
+
 class Executor(NamedTuple):
     key: Key
     replicates: int
@@ -40,19 +48,32 @@ class Executor(NamedTuple):
     store: Store
     bar: Progress
 
-    def run(self, cell: Cell, program: Program) -> CellRun:
+    def prepare(self, cell: Cell, program: Program, compilers: ThreadPoolExecutor) -> Prepared:
+        """Read the blocks that exist; if any is missing, have the program compiled, ahead of its turn to run."""
+        name = cell_id(cell)
+        read = {b: self.store.read(name, b, program.outputs, self.lane_width) for b in self._needed()}
+        blocks = {b: block for b, block in read.items() if block is not None}
+        self.bar.advance(self._count(blocks))
+        missing = [b for b in read if b not in blocks]
+        if not missing:
+            return Prepared(cell, program, blocks, missing, None)
+        start = time.perf_counter()
+        # lowered here: in another thread a caller's `with jax.enable_x64(True)` would not hold
+        compile = lower_blocks(program, self.devices, cell_key(self.key, cell), self.lane_width)
+        spent = program.seconds + time.perf_counter() - start
+        return Prepared(cell, program, blocks, missing, compilers.submit(_timed, compile, spent))
+
+    def _needed(self) -> range:
+        return blocks_for(self.replicates, self.lane_width)
+
+    def run(self, prepared: Prepared) -> CellRun:
+        cell, program, blocks, missing, compiling = prepared
         name, label = cell_id(cell), json.dumps(cell_record(cell))
         entry = self.store.manifest["cells"][name]
-        needed = blocks_for(self.replicates, self.lane_width)
-        read = {b: self.store.read(name, b, program.outputs, self.lane_width) for b in needed}
-        blocks = {b: block for b, block in read.items() if block is not None}
-        missing = [b for b in needed if b not in blocks]
-        self.bar.advance(self._count(blocks))
-        if missing:
+        needed = self._needed()
+        if compiling is not None:
             self.bar.show(f"compile {label}")
-            start = time.perf_counter()
-            compute = compile_blocks(program, self.devices, cell_key(self.key, cell), self.lane_width)
-            entry["compile_seconds"] = program.seconds + time.perf_counter() - start
+            compute, entry["compile_seconds"] = compiling.result()
             self.bar.show(f"run {label}")
             blocks |= self._compute(name, compute, missing)
         parts = [blocks[b].arrays for b in needed]
@@ -97,6 +118,11 @@ class Executor(NamedTuple):
         return [{name: array[part] for name, array in arrays.items()} for part in lanes]
 
 
+def _timed(compile: Callable[[], Compute], spent: float) -> tuple[Compute, float]:
+    start = time.perf_counter()
+    return compile(), spent + time.perf_counter() - start
+
+
 def _chunks_at_once(devices: Sequence[jax.Device]) -> int:
     """One chunk, which computes while the last one is stored; on CPU as many as give each core a device."""
     if devices[0].platform != "cpu":
@@ -106,8 +132,8 @@ def _chunks_at_once(devices: Sequence[jax.Device]) -> int:
     return max(1, cores // len(devices))
 
 
-def compile_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int) -> Compute:
-    """The compiled program: indices of `lane_width` replicates a device in, their outputs out.
+def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int) -> Callable[[], Compute]:
+    """The program, to be compiled by a call: indices of `lane_width` replicates a device in, their outputs out.
 
     Under `shard_map` a device runs the program of its own lanes: no loop waits for another device's slowest
     replicate, and the lanes' arithmetic is the same whatever the number of devices.
@@ -126,5 +152,10 @@ def compile_blocks(program: Program, devices: Sequence[jax.Device], key: Key, la
     placed = jax.device_put(key, NamedSharding(mesh, shared))
     over_lanes = NamedSharding(mesh, split)
     lanes = jax.ShapeDtypeStruct((len(devices) * lane_width,), np.uint32, sharding=over_lanes)
-    compiled = jax.jit(sharded).lower(placed, lanes).compile()
-    return lambda indices: jax.device_get(compiled(placed, jax.device_put(indices, over_lanes)))
+    lowered = jax.jit(sharded).lower(placed, lanes)
+
+    def compile() -> Compute:
+        compiled = lowered.compile()
+        return lambda indices: jax.device_get(compiled(placed, jax.device_put(indices, over_lanes)))
+
+    return compile

@@ -5,6 +5,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -111,9 +112,15 @@ def run(
         store.write_manifest()
         with Progress(len(cells) * replicates, progress) as bar:
             executor = Executor(key, replicates, lane_width, devices, store, bar)
-            for cell, program in programs.items():
-                finished[cell] = executor.run(cell, program)
-                store.write_manifest()
+            # Programs are compiled side by side and ahead of the cell that runs: compiling is most of a short sweep.
+            compilers = ThreadPoolExecutor(os.cpu_count())
+            try:
+                prepared = [executor.prepare(cell, program, compilers) for cell, program in programs.items()]
+                for one in prepared:
+                    finished[one.cell] = executor.run(one)
+                    store.write_manifest()
+            finally:
+                compilers.shutdown(cancel_futures=True)
         status = "complete"
     except KeyboardInterrupt:
         status = "interrupted"

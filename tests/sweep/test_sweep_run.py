@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sweep_cases import CELLS, digest, replicate
 
 from clairjax import sweep
-from clairjax.sweep._execute import compile_blocks
+from clairjax.sweep._execute import lower_blocks
 from clairjax.sweep._plan import blocks_for, cell_id, cell_key, lane_indices
 from clairjax.sweep._store import Store
 from clairjax.sweep._trace import trace
@@ -82,7 +82,7 @@ def test_order_of_blocks_changes_no_bit(order):
     cell = CELLS[0]
     if "compiled" not in COMPILED:
         program = trace(replicate, KEY, cell)
-        COMPILED["compiled"] = compile_blocks(program, jax.local_devices()[:1], cell_key(KEY, cell), 4)
+        COMPILED["compiled"] = lower_blocks(program, jax.local_devices()[:1], cell_key(KEY, cell), 4)()
         COMPILED["blocks"] = [COMPILED["compiled"](lane_indices([b], 1, 4)) for b in range(5)]
     for b in order:
         again = COMPILED["compiled"](lane_indices([b], 1, 4))
@@ -106,7 +106,7 @@ def test_compiled_once_a_cell():
 def test_same_arguments_again_compute_nothing(tmp_path, monkeypatch):
     first = run(tmp_path)
     before = files(tmp_path)
-    monkeypatch.setattr("clairjax.sweep._execute.compile_blocks", None)
+    monkeypatch.setattr("clairjax.sweep._execute.lower_blocks", None)
     assert digest(run(tmp_path)) == digest(first)
     assert files(tmp_path) == before and len(before) == 2 * 3
     assert digest(run(tmp_path, lane_width=None)) == digest(first)  # the recorded width
@@ -349,6 +349,17 @@ def test_progress_without_rich_names_the_extra(monkeypatch):
     with pytest.raises(ImportError, match=r"pip install 'clairjax\[experiments\]'"):
         run(progress=True)
     run()
+
+
+def test_configuration_of_the_calling_thread_holds():
+    wide = {}
+    for enabled in (False, True):
+        with jax.enable_x64(enabled):
+            wide[enabled] = sweep.run(replicate, CELLS[:1], key=KEY, replicates=2, lane_width=2)[CELLS[0]]["error"]
+    assert wide[False].dtype == np.float32 and wide[True].dtype == np.float64
+    with jax.enable_x64(True):
+        alone = one_at_a_time(replicate, CELLS[0], 2)["error"]
+    np.testing.assert_allclose(wide[True], alone, rtol=1e-10)
 
 
 def test_number_of_blocks_does_not_depend_on_devices(tmp_path):
