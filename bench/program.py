@@ -52,15 +52,15 @@ def _at_penalty(
     tight = cj.decompose(batch[0], cj.Penalty(*penalty), solver=cj.Factored(max_steps=2000, rtol=1e-10))
     best = {"objective": float(tight.objective), "projector": np.asarray(tight.projector), "rank": int(tight.rank)}
     numpy_rows = _numpy_rows(size, np.asarray(batch[0]), penalty, best)
-    solvers = {
-        "ProximalGradient": (cj.ProximalGradient(rtol=RTOL), 1),
-        "ProximalGradient, accelerated": (cj.ProximalGradient(accelerate=True, rtol=RTOL), 1),
-        "Factored": (cj.Factored(rtol=RTOL), 1),
-        f"Factored, vmap of {size.lanes}": (cj.Factored(rtol=RTOL), size.lanes),
+    solvers = {  # with how many lanes, how often
+        "ProximalGradient": (cj.ProximalGradient(rtol=RTOL), 1, 1),
+        "ProximalGradient, accelerated": (cj.ProximalGradient(accelerate=True, rtol=RTOL), 1, 1),
+        "Factored": (cj.Factored(rtol=RTOL), 1, size.repeats),
+        f"Factored, vmap of {size.lanes}": (cj.Factored(rtol=RTOL), size.lanes, size.repeats),
     }
     solver_rows = [
-        _solver_row(name, solver, batch[:lanes], penalty, size.repeats, best)
-        for name, (solver, lanes) in solvers.items()
+        _solver_row(name, solver, batch[:lanes], penalty, repeats, best)
+        for name, (solver, lanes, repeats) in solvers.items()
     ]
     rows = numpy_rows + solver_rows
     fastest, least = (min(row[column] for row in numpy_rows) for column in ("run s", "cpu s"))

@@ -148,7 +148,7 @@ def _certificate(
     values, vectors = jnp.linalg.eigh(low_rank_gram)
     values = jnp.sqrt(jnp.maximum(values[::-1], 0))
 
-    weights = residual_weights(residual_norms, pair_weights, penalty)
+    weights = after(residual_weights(residual_norms, pair_weights, penalty), values)
     dual_norm = _dual_norm(clients, weights**2, kept, directions, rows, cross)
     basis = jnp.matmul(directions, vectors[:, ::-1], precision=HIGHEST)
     return certify(basis, values, residual_norms, products, dual_norm, pair_weights, penalty)
@@ -176,6 +176,15 @@ def _dual_norm(
 
     in_ = clients.shape[2]
     return jnp.sqrt(jnp.maximum(spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS), 0))
+
+
+def after(x: Array, computed: Array) -> Array:
+    """x, available only once `computed` is.
+
+    On CPU two batched factorisations that do not depend on each other can wait for each other's threads for ever
+    (jaxlib 0.10). Zero times a float is not folded away, for it may be NaN.
+    """
+    return x + 0 * computed.sum()
 
 
 def contrast_products(

@@ -147,8 +147,7 @@ def _certificate(
     products = table(jnp.sum(residual * stack, axis=(1, 2)))
     dual = residual_weights(norms, pair_weights, penalty)[pairs][:, None, None] * residual
     in_ = stack.shape[2]
-    basis, squares = right_basis(gram(low_rank.reshape(-1, in_)), in_)
-    _, dual_squares = right_basis(gram(dual.reshape(-1, in_)), 1)
-    values = jnp.sqrt(jnp.maximum(squares, 0))
-    dual_norm = jnp.sqrt(jnp.maximum(dual_squares[0], 0))
-    return certify(basis, values, norms, products, dual_norm, pair_weights, penalty)
+    both = jnp.stack([low_rank.reshape(-1, in_), dual.reshape(-1, in_)])
+    bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
+    basis, (values, dual_values) = bases[0], jnp.sqrt(jnp.maximum(squares, 0))
+    return certify(basis, values, norms, products, dual_values[0], pair_weights, penalty)

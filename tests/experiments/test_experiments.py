@@ -170,16 +170,12 @@ def test_table1_replicate_is_the_public_functions(tmp_path):
     assert re.fullmatch(r"\d\.\d{3} ±\d\.\d{3}", report[1].rows[0][5])
 
 
-def test_figure1_replicate_is_the_public_functions():
+def test_figure1_replicate_finds_the_row_space():
     cell = Cell(10, 100, 5)
     key = sweep.replicate_key(jax.random.key(0), cell, 0)
     outputs = jax.jit(clair_figure1.replicate, static_argnums=1)(key, cell)
-    problem = cell.generate(key)
-    found = clair(problem.estimates)
-    assert outputs["auto_rank"] == found.rank == 2
-    distance = np.linalg.norm(found.projector - problem.basis @ problem.basis.T, 2)
-    np.testing.assert_allclose(outputs["auto"], distance, atol=1e-6)
-    assert 0 < distance < 0.5 and 0 < outputs["published"] <= 1
+    assert outputs["auto_rank"] == 2 and outputs["auto_status"] == 0
+    assert 0 < outputs["auto"] < 0.5 and 0 < outputs["published"] <= 1
 
 
 def test_unknown_dimensions_have_no_published_constants():

@@ -351,15 +351,15 @@ def test_progress_without_rich_names_the_extra(monkeypatch):
     run()
 
 
-def test_configuration_of_the_calling_thread_holds():
-    wide = {}
-    for enabled in (False, True):
-        with jax.enable_x64(enabled):
-            wide[enabled] = sweep.run(replicate, CELLS[:1], key=KEY, replicates=2, lane_width=2)[CELLS[0]]["error"]
-    assert wide[False].dtype == np.float32 and wide[True].dtype == np.float64
-    with jax.enable_x64(True):
-        alone = one_at_a_time(replicate, CELLS[0], 2)["error"]
-    np.testing.assert_allclose(wide[True], alone, rtol=1e-10)
+def test_configuration_of_the_calling_thread_holds(tmp_path):
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            found = run(tmp_path / str(wide), cells=[Small(3)], replicates=2)[Small(3)]["draws"]
+            alone = one_at_a_time(draws, Small(3), 2)["draws"]
+        assert found.dtype == (np.float64 if wide else np.float32)
+        np.testing.assert_allclose(found, alone, rtol=1e-14 if wide else 1e-6)
+        manifest = json.loads((tmp_path / str(wide) / "manifest.json").read_text())
+        assert manifest["arguments"]["jax_enable_x64"] == wide
 
 
 def test_number_of_blocks_does_not_depend_on_devices(tmp_path):

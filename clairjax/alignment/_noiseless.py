@@ -1,0 +1,70 @@
+"""The noiseless program (24), where the two parts must add up to the contrasts."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._loop import iterate
+from .._typing import ScalarLike
+from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
+from ._contrasts import contrasts, pair_index
+from ._program import Certificate, Decomposition, Penalty, decomposition, tolerance
+
+
+class _State(NamedTuple):
+    low_rank: Float[Array, "pairs out in"]
+    sparse: Float[Array, "pairs out in"]
+    multiplier: Float[Array, "pairs out in"]
+
+
+def solve_noiseless(
+    weights: Float[Array, "clients out in"], penalty: Penalty, max_steps: int, rtol: ScalarLike | None
+) -> Decomposition:
+    """Alternating direction method of multipliers on min λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F subject to L + S = D.
+
+    Its own solver and not the penalty limit of (7): there the row space is off in proportion to the penalties, and
+    `Factored` balances its two factors ever more slowly as they fall. The multiplier always meets ‖Y_g‖_F ≤ λ_S;
+    scaled to ‖Y‖_op ≤ λ_L it gives the dual value ⟨Y, D⟩. `optimality` is the larger of the relative gap and of
+    ‖D − L − S‖/‖D‖.
+    """
+    stack = contrasts(weights)
+    dtype = stack.dtype
+    rtol = tolerance(rtol, dtype)
+    norms = block_norms(stack)
+    # Steps of the multiplier in proportion to what a unit of it means: the sparse penalty over a typical contrast.
+    typical = jnp.median(norms)
+    scale = penalty.sparse / jnp.where(typical > 0, typical, 1)
+    total = jnp.sum(stack**2)
+    zero = jnp.zeros_like(stack)
+
+    @jax.named_scope("clairjax.noiseless_step")
+    def step(state: _State) -> _State:
+        target = stack + state.multiplier / scale
+        flat = (target - state.sparse).reshape(-1, stack.shape[2])
+        low_rank = svt(flat, penalty.low_rank / scale).reshape(stack.shape)
+        sparse = block_soft_threshold(target - low_rank, penalty.sparse / scale)
+        return _State(low_rank, sparse, scale * (target - low_rank - sparse))
+
+    def certify(state: _State) -> Certificate:
+        in_ = stack.shape[2]
+        residual_norms = block_norms(stack - state.low_rank)
+        both = jnp.stack([state.low_rank.reshape(-1, in_), state.multiplier.reshape(-1, in_)])
+        bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
+        basis, (values, dual_values) = bases[0], jnp.sqrt(jnp.maximum(squares, 0))
+        objective = penalty.low_rank * values.sum() + penalty.sparse * residual_norms.sum()
+        dual = jnp.sum(state.multiplier * stack) / jnp.maximum(dual_values[0] / penalty.low_rank, 1)
+        gap = (objective - dual) / jnp.where(objective == 0, 1, objective)
+        # Singular values by way of a Gram are good to √eps: below that the gap is rounding.
+        gap = jnp.where(gap > 4 * jnp.sqrt(jnp.finfo(dtype).eps), gap, 0)
+        violation = jnp.sum((stack - state.low_rank - state.sparse) ** 2) / jnp.where(total > 0, total, 1)
+        optimality = jnp.maximum(gap, jnp.sqrt(violation))
+        count = weights.shape[0]
+        table = jnp.zeros((count, count), dtype).at[pair_index(count)].set(residual_norms)
+        return Certificate(objective, optimality, basis, values, table + table.T)
+
+    _, certificate, outcome = iterate(
+        step, certify, _State(zero, zero, zero), rtol=rtol, max_steps=max_steps, check_every=10
+    )
+    return decomposition(certificate, outcome, penalty, rtol)
