@@ -6,9 +6,9 @@ from ._averaging import local as local
 from ._averaging import oracle_fedavg as oracle_fedavg
 from ._clair import ClairResult as ClairResult
 from ._clair import clair as clair
-from ._clair import decompose as decompose
-from ._clair import decompose_noiseless as decompose_noiseless
 from ._contrasts import contrasts as contrasts
+from ._decompose import decompose as decompose
+from ._decompose import decompose_noiseless as decompose_noiseless
 from ._factored import Factored as Factored
 from ._gain import Collaboration as Collaboration
 from ._gain import collaboration as collaboration

@@ -1,21 +1,20 @@
-"""The two drivers: `decompose` solves the program, `clair` goes from what clients report to refined matrices."""
+"""The driver: from what clients report to refined matrices."""
 
 from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ..subspaces import projector
+from ._arguments import cast, check_penalty, check_rank, input_status, pair_weight_table
 from ._clients import Clients, DenseClients
 from ._contrasts import pair_squared_distances
 from ._factored import Factored, after
-from ._noiseless import solve_noiseless
 from ._program import Decomposition, Penalty
 from ._proximal_gradient import ProximalGradient
 from ._refine import refine, refit
@@ -54,72 +53,6 @@ class ClairResult(eqx.Module):
     def projector(self) -> Float[Array, " in in"]:
         """Projector onto the shared row space, [in, in]."""
         return projector(self.basis)
-
-
-def decompose(
-    weights: ArrayLike,
-    penalty: Penalty,
-    *,
-    solver: Factored | ProximalGradient = Factored(),  # noqa: B008
-    pair_weights: ArrayLike | None = None,
-) -> Decomposition:
-    """Split pairwise contrasts into low rank plus block sparse: the convex program.
-
-    min over L, S of ½ Σ_g ω_g ‖D_g − L_g − S_g‖² + λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F, with D_g = W_j − W_k over pairs j < k.
-
-    **Args:** `weights` [clients, out, in], float32 or float64, at least three clients; `penalty`; `solver`, `Factored`
-    or `ProximalGradient`; `pair_weights` (ω), a positive scalar or a symmetric [clients, clients] table; None is the
-    paper's 1/clients.
-
-    **Returns:** `Decomposition`, with a duality gap that certifies the objective.
-
-    **Raises:** `ValueError` naming the argument, outside a trace; inside one the status tells.
-
-    **Source:** CLAIR (5)-(7), Algorithm 1.
-
-    **Cost:** see the solvers. In float32 the gap can be certified to about 1e-6, not further.
-
-    >>> import jax.numpy as jnp
-    >>> from clairjax import Penalty, decompose
-    >>> weights = jnp.array([[[1.0, 0.0]], [[2.0, 0.0]], [[4.0, 0.0]]])
-    >>> decompose(weights, Penalty(0.1, 0.5)).rank.item()
-    1
-    """
-    weights = _validate.client_matrices(weights)
-    _check_penalty(penalty)
-    pair_weights = _pair_weight_table(pair_weights, weights)
-    return _decompose(weights, _cast(penalty, weights), solver, pair_weights)
-
-
-def decompose_noiseless(
-    weights: ArrayLike, penalty: Penalty, *, max_steps: int = 1000, rtol: ScalarLike | None = None
-) -> Decomposition:
-    """Split noiseless contrasts exactly: min λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F subject to L_g + S_g = D_g.
-
-    **Args:** `weights` [clients, out, in], float32 or float64, at least three clients; `penalty`, of which only the
-    ratio matters to the minimiser: `penalty_ratio_interval` tells the ratios for which Theorem 1 promises the shared
-    row space; `max_steps` (static); `rtol`, on the larger of the relative duality gap (told to √eps) and the relative
-    violation of the constraint; None means eps^0.6.
-
-    **Returns:** `Decomposition`; `residual_norms` are those of the sparse part, basis and values [in, in] and [in].
-
-    **Raises:** `ValueError` naming the argument, outside a trace.
-
-    **Source:** CLAIR (24), Theorem 1. Multipliers, not the penalty limit of (7), whose row space is off in proportion
-    to the penalties.
-
-    **Cost:** a step as `ProximalGradient`'s, on the stack of K²/2 contrasts; 20 to 100 steps.
-
-    >>> import jax.numpy as jnp
-    >>> from clairjax import Penalty
-    >>> from clairjax.alignment import decompose_noiseless
-    >>> weights = jnp.array([[[1.0, 0.0]], [[2.0, 0.0]], [[4.0, 0.0]]])
-    >>> decompose_noiseless(weights, Penalty(1.0, 2.0)).singular_values.round(3).tolist()
-    [3.742, 0.0]
-    """
-    weights = _validate.client_matrices(weights)
-    _check_penalty(penalty)
-    return _decompose_noiseless(weights, _cast(penalty, weights), max_steps, rtol)
 
 
 def clair(
@@ -171,31 +104,17 @@ def clair(
     weights = _validate.client_matrices(weights)
     _, out, in_ = weights.shape
     if penalty is not None:
-        _check_penalty(penalty)
-        penalty = _cast(penalty, weights)
+        check_penalty(penalty)
+        penalty = cast(penalty, weights)
     if rank is not None:
-        _check_rank(rank, min(out, in_), solver)
+        check_rank(rank, min(out, in_), solver)
     if threshold is not None:
         if _validate.concrete(threshold) and not float(threshold) >= 0:
             raise _validate.fail("threshold", "zero or positive", threshold)
         threshold = jnp.asarray(threshold, weights.dtype)
     _validate.between(vote_share, "vote_share", 0, 1)
-    pair_weights = _pair_weight_table(pair_weights, weights)
+    pair_weights = pair_weight_table(pair_weights, weights)
     return _clair(weights, penalty, rank, solver, pair_weights, threshold, vote_share, refit, shrink)
-
-
-@partial(jax.jit, static_argnames="max_steps")
-def _decompose_noiseless(weights: Array, penalty: Penalty, max_steps: int, rtol: ScalarLike | None) -> Decomposition:
-    solution = solve_noiseless(DenseClients.centred(weights).values, penalty, max_steps, rtol)
-    return _with_status(solution, _input_status(weights))
-
-
-@jax.jit
-def _decompose(
-    weights: Array, penalty: Penalty, solver: Factored | ProximalGradient, pair_weights: Array
-) -> Decomposition:
-    solution = solver.solve(DenseClients.centred(weights), penalty, pair_weights)
-    return _with_status(solution, _input_status(weights))
 
 
 @partial(jax.jit, static_argnames=("rank", "refit_members", "shrink"))
@@ -223,14 +142,12 @@ def _clair(
         freedom = clients.shape[1] * (clients.shape[2] - found)
         return majority_vote(off_subspace, separations, freedom, vote_share), off_subspace
 
-    tuned = tune(clients, pair_weights, max_rank, rank, vote_share) if penalty is None else None
-    if tuned is not None and refit_members:
-        # The path gives the row space to start from. The solution at its penalty is reported and decides nothing: it
-        # is computed last, and not at all where a compiled caller does not look at it.
-        basis, found, status, solution = tuned.basis, tuned.rank, Status.converged, None
-    else:
-        at, factor = (penalty, None) if tuned is None else (tuned.penalty, tuned.factor)
-        solution = solver.solve(clients, at, pair_weights, factor)
+    factor = None
+    if penalty is None:
+        penalty, basis, found, factor = tune(clients, pair_weights, max_rank, rank, vote_share)
+        status = Status.converged
+    if factor is None or not refit_members:
+        solution = solver.solve(clients, penalty, pair_weights, factor)
         found = solution.rank if rank is None else jnp.minimum(solution.rank, rank)
         basis = jnp.where(jnp.arange(max_rank) < found, solution.basis, 0)
         status = solution.status
@@ -248,10 +165,12 @@ def _clair(
         0, REFITS + 1 if refit_members else 1, again, (basis, found, *nobody)
     )
 
-    if solution is None:
-        solution = solver.solve(clients, tuned.penalty, pair_weights, after(tuned.factor, basis))
+    if factor is not None and refit_members:
+        # The path gave the row space to start from. The solution at its penalty is reported and decides nothing, so
+        # it comes last, and not at all where a compiled caller does not look at it.
+        solution = solver.solve(clients, penalty, pair_weights, after(factor, basis))
 
-    finite = _input_status(weights)
+    finite = input_status(weights)
     counts = ballot.majority & (finite == Status.converged)
     members = ballot.members & counts
     refined = refine(weights, members, basis, found, shrink=shrink)
@@ -274,40 +193,3 @@ def _clair(
 def _max_rank(solver: Factored | ProximalGradient, clients: Clients) -> int:
     in_ = clients.shape[2]
     return min(solver.max_rank, in_) if isinstance(solver, Factored) else in_
-
-
-def _input_status(weights: Array) -> Status:
-    return Status.where(jnp.isfinite(weights).all(), Status.converged, Status.nonfinite_input)
-
-
-def _with_status(solution: Decomposition, status: Status) -> Decomposition:
-    return eqx.tree_at(lambda result: result.status, solution, worst(status, solution.status))
-
-
-def _cast(penalty: Penalty, weights: Array) -> Penalty:
-    return Penalty(jnp.asarray(penalty.low_rank, weights.dtype), jnp.asarray(penalty.sparse, weights.dtype))
-
-
-def _check_penalty(penalty: Penalty) -> None:
-    _validate.positive(penalty.low_rank, "penalty.low_rank")
-    _validate.positive(penalty.sparse, "penalty.sparse")
-
-
-def _check_rank(rank: int, bound: int, solver: Factored | ProximalGradient) -> None:
-    if not 1 <= rank <= bound:
-        raise _validate.fail("rank", f"between 1 and min(out, in) = {bound}", rank)
-    if isinstance(solver, Factored) and rank > solver.max_rank:
-        raise _validate.fail("rank", f"at most the solver's max_rank = {solver.max_rank}", rank)
-
-
-def _pair_weight_table(pair_weights: ArrayLike | None, weights: Array) -> Float[Array, "clients clients"]:
-    count = weights.shape[0]
-    table = jnp.asarray(1 / count if pair_weights is None else pair_weights, weights.dtype)
-    if table.shape not in ((), (count, count)):
-        raise _validate.fail("pair_weights", f"a scalar or of shape ({count}, {count})", f"shape {table.shape}")
-    if _validate.concrete(table):
-        host = np.broadcast_to(np.asarray(table), (count, count))
-        _validate.positive(host[~np.eye(count, dtype=bool)].min(), "pair_weights")
-        if not np.array_equal(host, host.T):
-            raise _validate.fail("pair_weights", "symmetric", "a table that differs from its transpose")
-    return jnp.broadcast_to(table, (count, count)) * (1 - jnp.eye(count, dtype=table.dtype))

@@ -115,9 +115,11 @@ def certify(
 
 
 def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, rtol: ScalarLike) -> Decomposition:
-    """The public result. A direction whose penalty is within the tolerance of the objective counts as zero."""
+    """The public result. A direction counts as zero if its penalty is within the tolerance of the objective, or its
+    singular value, which comes by way of a Gram, within 8 √eps of the largest."""
     objective, optimality, basis, values, residual_norms = certificate
     kept = penalty.low_rank * values > 10 * jnp.maximum(rtol, optimality) * objective
+    kept &= values > 8 * jnp.sqrt(jnp.finfo(values.dtype).eps) * values[0]
     return Decomposition(
         objective=objective,
         basis=jnp.where(kept, basis, 0),

@@ -165,7 +165,9 @@ def test_a_list_a_numpy_array_and_an_array_elsewhere_are_accepted():
     """Lists become float64 where the process has it."""
     expected = decompose(jnp.asarray(GOOD), PENALTY)
     assert expected.basis.dtype == jnp.float32 and expected.status == Status.converged
-    elsewhere = jax.device_put(GOOD, jax.devices("cpu")[-1])  # another device where there is one; committed in any case
+    elsewhere = jax.device_put(
+        GOOD, jax.devices("cpu")[-1]
+    )  # another device where there is one; committed in any case
     assert elsewhere.committed
     for given in (GOOD, np.asfortranarray(GOOD), elsewhere):
         found = decompose(given, PENALTY)

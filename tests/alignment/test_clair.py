@@ -70,7 +70,9 @@ def test_section_7(seed):
     consistent(found, weights)
     assert np.linalg.norm(found.projector - problem.basis @ problem.basis.T, 2) < 0.25
     oracle = reference.refine(weights, np.asarray(problem.members), np.asarray(problem.basis @ problem.basis.T))
-    errors = [float(((each - problem.weights)[problem.members] ** 2).sum()) for each in (found.refined, oracle, weights)]
+    errors = [
+        float(((each - problem.weights)[problem.members] ** 2).sum()) for each in (found.refined, oracle, weights)
+    ]
     # These four problems only; the experiments measure the error over many.
     assert errors[0] < 1.3 * errors[1] and errors[0] < 0.5 * errors[2]
 

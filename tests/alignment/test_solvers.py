@@ -83,7 +83,9 @@ def test_conditions_of_optimality(solutions, problem_name, solver_name):
     residual = stack - low_rank
     rank, scale = int(found.rank), reference.norms(stack).max()
     threshold = (sparse / omega)[:, None, None]
-    sparse_part = residual * np.maximum(1 - threshold / np.maximum(reference.norms(residual), 1e-300)[:, None, None], 0)
+    sparse_part = residual * np.maximum(
+        1 - threshold / np.maximum(reference.norms(residual), 1e-300)[:, None, None], 0
+    )
     attained = reference.objective(stack, low_rank, sparse_part, problem.penalty, omega)
     np.testing.assert_allclose(attained, found.objective, rtol=1e-9)
     reported = np.asarray(found.residual_norms)[np.triu_indices(CLIENTS, 1)]

@@ -1,5 +1,7 @@
 """The vote (8) against its definition, and the two thresholds on distances whose answer is known."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +47,7 @@ def test_vote_is_its_definition(table, threshold, share):
 @given(table=tables(), share=vote_shares)
 def test_members_only_join_as_the_threshold_rises(table, share):
     members = [np.asarray(vote_jit(jnp.asarray(table), float(t), share).members) for t in range(-1, 8)]
-    for before, after in zip(members, members[1:], strict=False):
+    for before, after in itertools.pairwise(members):
         assert not (before & ~after).any()
     assert not members[0].any() and members[-1].all()
 
@@ -54,7 +56,7 @@ def test_members_only_join_as_the_threshold_rises(table, share):
 @given(table=tables(), threshold=thresholds)
 def test_members_only_leave_as_the_share_rises(table, threshold):
     members = [np.asarray(vote_jit(jnp.asarray(table), threshold, votes / 9).members) for votes in range(1, 9)]
-    for before, after in zip(members, members[1:], strict=False):
+    for before, after in itertools.pairwise(members):
         assert not (after & ~before).any()
 
 
@@ -82,7 +84,10 @@ def test_largest_gap(table):
     assert found == (values[0] if (values == values[0]).all() else reference.largest_gap(table))
 
 
-@pytest.mark.parametrize(("count", "share", "needed"), [(5, 0.5, 2), (10, 0.5, 5), (10, 5 / 9, 5), (11, 0.5, 5), (3, 0.5, 1), (101, 0.07, 7)])
+@pytest.mark.parametrize(
+    ("count", "share", "needed"),
+    [(5, 0.5, 2), (10, 0.5, 5), (10, 5 / 9, 5), (11, 0.5, 5), (3, 0.5, 1), (101, 0.07, 7)],
+)
 def test_votes_needed(count, share, needed):
     assert int(votes_needed(count, share)) == needed
     assert int(votes_needed(count, jnp.asarray(share, jnp.float32))) == needed  # 0.07 · 100 > 7 in float32
