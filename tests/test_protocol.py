@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from clairjax import ClairResult, Decomposition, Factored, Penalty, ProximalGradient, Status, clair, decompose
+from clairjax.alignment import decompose_noiseless
 
 
 CLIENTS, OUT, IN = 8, 7, 6
@@ -24,6 +25,7 @@ DRIVERS = {
     "decompose, ProximalGradient": lambda weights: decompose(
         weights, PENALTY, solver=ProximalGradient(accelerate=True)
     ),
+    "decompose_noiseless": lambda weights: decompose_noiseless(weights, Penalty(1.0, 0.4)),
     "clair": functools.partial(clair, vote_share=0.5, shrink=True),
 }
 

@@ -67,7 +67,8 @@ class DenseClients(Clients):
     @staticmethod
     def centred(weights: Float[Array, "clients out in"]) -> "DenseClients":
         distances = pair_squared_distances(_inner_products(weights))
-        medoid = jnp.argmin(jnp.median(distances, axis=1))
+        middle = weights.shape[0] // 2
+        medoid = jnp.argmin(jnp.sort(distances, axis=1)[:, middle])
         return DenseClients(weights - weights[medoid])
 
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:

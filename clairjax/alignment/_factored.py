@@ -16,6 +16,8 @@ from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances, pair_s
 from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights, tolerance
 
 
+# Up to this width the Gram of the dual variable is formed and its spectral norm exact; beyond, Lanczos.
+SMALL = 128
 LANCZOS_STEPS = 24
 
 
@@ -163,19 +165,27 @@ def _dual_norm(
     cross: Float[Array, "clients clients max_rank max_rank"],
 ) -> Float[Array, ""]:
     """Spectral norm of the stack of √w_g R_g, R_g = D_g (I − Â diag(k_g) Âᵀ), by products with clients alone."""
+    in_ = clients.shape[2]
     kept_rows = _weighted_rows(weights[..., None] * kept, rows)
     inner = pair_sum(weights[..., None, None] * kept[..., :, None] * kept[..., None, :] * cross)
 
-    def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
-        image = clients.times(vector[:, None])[..., 0]
-        along = jnp.matmul(directions.T, vector, precision=HIGHEST)
-        remaining = laplacian_times(weights, image) - jnp.matmul(kept_rows, along, precision=HIGHEST)
-        overlap = jnp.einsum("kqr,kq->r", kept_rows, image, precision=HIGHEST)
-        overlap = overlap - jnp.matmul(inner, along, precision=HIGHEST)
-        return clients.adjoint_times(remaining[..., None])[:, 0] - jnp.matmul(directions, overlap, precision=HIGHEST)
+    if in_ <= SMALL:
+        mixed = jnp.matmul(clients.adjoint_times(kept_rows), directions.T, precision=HIGHEST)
+        both = jnp.matmul(jnp.matmul(directions, inner, precision=HIGHEST), directions.T, precision=HIGHEST)
+        square = jnp.linalg.eigvalsh(clients.scatter(weights) - mixed - mixed.T + both)[-1]
+    else:
 
-    in_ = clients.shape[2]
-    return jnp.sqrt(jnp.maximum(spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS), 0))
+        def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
+            image = clients.times(vector[:, None])[..., 0]
+            along = jnp.matmul(directions.T, vector, precision=HIGHEST)
+            remaining = laplacian_times(weights, image) - jnp.matmul(kept_rows, along, precision=HIGHEST)
+            overlap = jnp.einsum("kqr,kq->r", kept_rows, image, precision=HIGHEST)
+            overlap = overlap - jnp.matmul(inner, along, precision=HIGHEST)
+            outside = clients.adjoint_times(remaining[..., None])[:, 0]
+            return outside - jnp.matmul(directions, overlap, precision=HIGHEST)
+
+        square = spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS)
+    return jnp.sqrt(jnp.maximum(square, 0))
 
 
 def after(x: Array, computed: Array) -> Array:

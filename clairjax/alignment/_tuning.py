@@ -52,7 +52,7 @@ def tune(
     distances = pair_squared_distances(clients.inner_products())
     dtype = distances.dtype
     pairs = pair_index(count)
-    scale = jnp.median((jnp.sqrt(distances) * pair_weights)[pairs])
+    scale = jnp.sort((jnp.sqrt(distances) * pair_weights)[pairs])[len(pairs[0]) // 2]
     scale = jnp.where(scale > 0, scale, jnp.max(jnp.sqrt(distances) * pair_weights))
     sparse = jnp.maximum(jnp.asarray(THRESHOLD_SHARE, dtype) * scale, jnp.finfo(dtype).tiny ** 0.5)
     vanishing = sparse * _unit_stack_norm(clients, distances)
