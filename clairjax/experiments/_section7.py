@@ -34,8 +34,9 @@ class Cell:
     clients: int
     contamination: str = "normal"
 
-    def generate(self, key: Key) -> Problem:
-        sizes = MultiResponse(
+    @property
+    def model(self) -> MultiResponse:
+        return MultiResponse(
             clients=self.clients,
             outputs=self.dimension,
             inputs=self.dimension,
@@ -43,7 +44,14 @@ class Cell:
             rank=RANK,
             contamination=self.contamination,  # type: ignore[arg-type]  # checked there
         )
-        return sizes.generate(key=key)
+
+    @property
+    def benign(self) -> int:
+        """|C|."""
+        return self.clients - self.model.contaminated
+
+    def generate(self, key: Key) -> Problem:
+        return self.model.generate(key=key)
 
 
 def cells(preset: Preset) -> tuple[Cell, ...]:

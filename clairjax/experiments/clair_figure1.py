@@ -36,13 +36,13 @@ SERIES = {"auto": "clair", "published": "as published"}
 
 
 class Line(NamedTuple):
-    """log distance = intercept + slope · log K."""
+    """log distance = intercept + slope · log size."""
 
     slope: Estimate
     intercept: float
 
-    def at(self, clients: float) -> float:
-        return math.exp(self.intercept) * clients**self.slope.value
+    def at(self, size: float) -> float:
+        return math.exp(self.intercept) * size**self.slope.value
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -64,12 +64,12 @@ def distances(results: Results, cell: Cell, series: str) -> Estimate:
     return mean(outputs[series][outputs[f"{series}_rank"] == RANK])
 
 
-def fit(clients: Sequence[int], points: Sequence[Estimate]) -> Line:
-    """Least squares of log distance on log K, weighted by the points' standard errors, which give the slope's."""
-    usable = [(k, p) for k, p in zip(clients, points, strict=True) if p.value > 0 and p.error > 0]
+def fit(sizes: Sequence[int], points: Sequence[Estimate]) -> Line:
+    """Least squares of log distance on log size, weighted by the points' standard errors, which give the slope's."""
+    usable = [(size, p) for size, p in zip(sizes, points, strict=True) if p.value > 0 and p.error > 0]
     if len(usable) < 2:
         return Line(Estimate(math.nan, math.nan), math.nan)
-    x = np.log([k for k, _ in usable])
+    x = np.log([size for size, _ in usable])
     y = np.log([p.value for _, p in usable])
     weights = np.array([(p.value / p.error) ** 2 for _, p in usable])
     centre = np.average(x, weights=weights)
@@ -91,9 +91,11 @@ def report(results: Results) -> list[Table]:
         rows.append((*size_columns(cell), *means, str(scaled), *missed))
     slopes = []
     for row in groups.values():
-        clients = [cell.clients for cell in row]
-        lines = (fit(clients, [distances(results, cell, name) for cell in row]).slope for name in SERIES)
-        slopes.append((str(row[0].dimension), str(row[0].samples), *map(str, lines), f"{THEORY}"))
+        sizes = [cell.clients for cell in row], [cell.benign - 1 for cell in row]
+        lines = (
+            fit(size, [distances(results, cell, name) for cell in row]).slope for size in sizes for name in SERIES
+        )
+        slopes.append((*size_columns(row[0])[:2], *map(str, lines), f"{THEORY}"))
     replicates = len(next(iter(results.failed.values())))
     return [
         Table(
@@ -103,7 +105,16 @@ def report(results: Results) -> list[Table]:
             ("Replicates with a rank other than 2 are left out of the means.", *failure_notes(results)),
             rules(ordered),
         ),
-        Table("Slope of log distance on log K", (*SIZE_TITLES[:2], *SERIES.values(), "theory"), tuple(slopes)),
+        Table(
+            "Slope of log distance on log K, and on log (|C| − 1)",
+            (
+                *SIZE_TITLES[:2],
+                *(f"{label} on {x}" for x in ("K", "|C| − 1") for label in SERIES.values()),
+                "theory",
+            ),
+            tuple(slopes),
+            ("About the mean of |C| members there are |C| − 1 differences to go by: that bends the line at small K.",),
+        ),
     ]
 
 
@@ -112,14 +123,17 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
     figure, axes = new_figure(len(groups))
     for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
         clients = [cell.clients for cell in row]
-        for (name, label), marker in zip(SERIES.items(), "os", strict=True):
+        for (name, label), (marker, fill) in zip(SERIES.items(), (("o", None), ("s", "none")), strict=True):
             points = [distances(results, cell, name) for cell in row]
             line = fit(clients, points)
             values, errors = zip(*points, strict=True)
-            (drawn, *_) = axis.errorbar(clients, values, errors, fmt=marker, markersize=5, capsize=2, label=label)
+            size = 8 if fill else 4  # the one around the other where they coincide
+            (drawn, *_) = axis.errorbar(
+                clients, values, errors, fmt=marker, markersize=size, markerfacecolor=fill, capsize=2, label=label
+            )
             axis.plot(clients, [line.at(k) for k in clients], color=drawn.get_color(), linewidth=0.9)
             place = (0.96, 0.95) if name == "auto" else (0.96, 0.87)
-            text = f"slope {line.slope.value:.2f} ±{line.slope.error:.2f}"
+            text = f"slope {line.slope.text(2)}"
             axis.text(
                 *place, text, color=drawn.get_color(), transform=axis.transAxes, ha="right", va="top", fontsize=9
             )

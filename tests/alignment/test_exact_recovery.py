@@ -56,7 +56,7 @@ CASES = [(exactly, SIZES["rank one"]), (in_the_limit, SIZES["rank one"]), (in_th
 
 
 @pytest.mark.parametrize("contamination", [0.1, 1.0, 100.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("route", "size"), CASES, ids=["exactly, r = 1", "in the limit, r = 1", "in the limit, r = 2"]
 )

@@ -81,25 +81,22 @@ def test_units(weights, dtype):
         np.testing.assert_allclose(other.basis @ other.basis.T, usual.basis @ usual.basis.T, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "outsiders",
-    [
-        lambda given: 1e6 * given,
-        lambda given: 0 * given,
-        lambda given: np.broadcast_to(given[:1], given.shape),  # colluding
-        lambda given: given[:, :, ::-1],
-    ],
-    ids=["huge", "zero", "colluding", "reversed"],
-)
+OUTSIDERS = {
+    "one huge": lambda given: np.concatenate([given[:2], 1e6 * given[2:]]),
+    "zero": lambda given: 0 * given,
+    "colluding": lambda given: np.broadcast_to(given[:1], given.shape),
+    "reversed": lambda given: given[:, :, ::-1],
+}
+
+
+@pytest.mark.parametrize("outsiders", OUTSIDERS.values(), ids=OUTSIDERS)
 def test_no_minority_decides(weights, outsiders):
     given, row_space = weights
     given = given.copy()
     given[5:] = outsiders(given[5:])
     found = tuned(jnp.asarray(given, jnp.float32), table(jnp.float32))
-    # Where most pairs are huge the second direction is left to the refit; what is found is right.
-    assert 1 <= int(found.rank) <= RANK
-    inside = np.asarray(found.basis) @ np.asarray(found.basis).T
-    assert np.linalg.norm(inside - row_space @ inside, 2) < 0.2
+    assert int(found.rank) == RANK
+    assert distance(found.basis, row_space) < 0.2
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])

@@ -88,7 +88,7 @@ def test_figure1_without_any_rank_found(tmp_path):
     wrong = dict.fromkeys(("auto_rank", "published_rank"), lambda cell, replicates: np.ones(replicates, np.int32))
     tables = EXPERIMENTS["clair-fig1"].write(made("clair-fig1", every_cell("clair-fig1")[:2], **wrong), tmp_path)
     assert [row[6:] for row in tables[0].rows] == [("6", "6")] * 2
-    assert tables[1].rows[0][2:] == ("–", "–", "-0.5")
+    assert tables[1].rows[0][2:] == ("–", "–", "–", "–", "-0.5")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
