@@ -23,7 +23,7 @@ RTOL = 1e-7
 
 
 def measure(quick: bool) -> Report:
-    clients, size = (4, 5) if quick else (6, 8)
+    clients, size = (4, 5) if quick else (5, 6)
     repeats = 1 if quick else 5
     weights = _problems.planted(clients, size, rank=1)[0].astype(np.float64)
     penalty = _problems.penalty(weights)

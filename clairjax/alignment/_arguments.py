@@ -38,7 +38,9 @@ def pair_weight_table(pair_weights: ArrayLike | None, weights: Array) -> Float[A
         raise _validate.fail("pair_weights", f"a scalar or of shape ({count}, {count})", f"shape {table.shape}")
     if _validate.concrete(table):
         host = np.broadcast_to(np.asarray(table), (count, count))
-        _validate.positive(host[~np.eye(count, dtype=bool)].min(), "pair_weights")
+        off_diagonal = host[~np.eye(count, dtype=bool)]
+        _validate.positive(off_diagonal.min(), "pair_weights")
+        _validate.positive(off_diagonal.max(), "pair_weights")
         if not np.array_equal(host, host.T):
             raise _validate.fail("pair_weights", "symmetric", "a table that differs from its transpose")
-    return jnp.broadcast_to(table, (count, count)) * (1 - jnp.eye(count, dtype=table.dtype))
+    return jnp.where(jnp.eye(count, dtype=bool), 0, jnp.broadcast_to(table, (count, count)))

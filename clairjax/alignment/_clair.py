@@ -1,6 +1,8 @@
 """The driver: from what clients report to refined matrices."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,7 +17,7 @@ from ._arguments import cast, check_penalty, check_rank, input_status, pair_weig
 from ._clients import Clients, DenseClients
 from ._contrasts import pair_squared_distances
 from ._factored import Factored, after
-from ._program import Decomposition, Penalty
+from ._program import Decomposition, Penalty, leading
 from ._proximal_gradient import ProximalGradient
 from ._refine import refine, refit
 from ._tuning import tune
@@ -56,7 +58,7 @@ class ClairResult(eqx.Module):
 
 
 def clair(
-    weights: ArrayLike,
+    weights: ArrayLike | Sequence[Any],
     *,
     penalty: Penalty | None = None,
     rank: int | None = None,
@@ -149,7 +151,7 @@ def _clair(
     if factor is None or not refit_members:
         solution = solver.solve(clients, penalty, pair_weights, factor)
         found = solution.rank if rank is None else jnp.minimum(solution.rank, rank)
-        basis = jnp.where(jnp.arange(max_rank) < found, solution.basis, 0)
+        basis = leading(solution.basis, found)
         status = solution.status
 
     def again(repeat: Array, carry: tuple[Array, Array, Ballot, Array]) -> tuple[Array, Array, Ballot, Array]:

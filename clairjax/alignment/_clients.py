@@ -69,7 +69,7 @@ class DenseClients(Clients):
         distances = pair_squared_distances(_inner_products(weights))
         middle = weights.shape[0] // 2
         medoid = jnp.argmin(jnp.sort(distances, axis=1)[:, middle])
-        return DenseClients(weights - weights[medoid])
+        return DenseClients(weights - weights[medoid][None])
 
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:
         return jnp.einsum("kqp,pr->kqr", self.values, basis, precision=HIGHEST)

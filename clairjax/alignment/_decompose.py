@@ -1,6 +1,8 @@
 """The drivers of the convex programs alone: (7) with noise, (24) without."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,7 +20,7 @@ from ._proximal_gradient import ProximalGradient
 
 
 def decompose(
-    weights: ArrayLike,
+    weights: ArrayLike | Sequence[Any],
     penalty: Penalty,
     *,
     solver: Factored | ProximalGradient = Factored(),  # noqa: B008
@@ -53,7 +55,7 @@ def decompose(
 
 
 def decompose_noiseless(
-    weights: ArrayLike, penalty: Penalty, *, max_steps: int = 1000, rtol: ScalarLike | None = None
+    weights: ArrayLike | Sequence[Any], penalty: Penalty, *, max_steps: int = 1000, rtol: ScalarLike | None = None
 ) -> Decomposition:
     """Split noiseless contrasts exactly: min λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F subject to L_g + S_g = D_g.
 

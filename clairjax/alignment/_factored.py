@@ -100,7 +100,7 @@ def step(
     factor, rotation = with_orthogonal_columns(extrapolated)
     latest = jnp.matmul(state.factor, rotation, precision=HIGHEST)
     weights = state.weights
-    squares = (factor**2).sum(0)
+    squares = (factor**2).sum(0)[None, None]
     rows, cross = contrast_products(clients, factor)
 
     def gain(weights: Array) -> Array:  # U_g = D_g A diag(gain_g)
@@ -116,7 +116,7 @@ def step(
     contrast_rows = _weighted_rows(weights[..., None] * h, rows)
     numerator = clients.adjoint_times(contrast_rows)  # Σ c DᵀU
     normal = pair_sum((weights[..., None] * h)[..., :, None] * h[..., None, :] * cross)  # Σ c UᵀU
-    normal = normal + penalty.low_rank * jnp.eye(len(squares), dtype=normal.dtype)
+    normal = normal + penalty.low_rank * jnp.eye(factor.shape[1], dtype=normal.dtype)
     updated = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(normal), True), numerator.T).T
     overshot = jnp.sum((factor - updated) * (updated - latest)) > 0
     return State(updated, latest, jnp.where(overshot, 0, state.momentum + 1), weights)
@@ -141,7 +141,7 @@ def _certificate(
     rows, cross = contrast_products(clients, directions)
     along = jnp.diagonal(cross, axis1=-2, axis2=-1)
     outside = pair_squared_distances(clients.project_out(directions).inner_products())
-    kept = state.weights[..., None] * squares
+    kept = state.weights[..., None] * squares[None, None]
     kept = kept / (kept + penalty.low_rank)
 
     residual_norms = jnp.sqrt(outside + ((1 - kept) ** 2 * along).sum(-1))

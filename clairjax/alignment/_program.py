@@ -114,6 +114,11 @@ def certify(
     return Certificate(objective, optimality, basis, singular_values, residual_norms)
 
 
+def leading(basis: Float[Array, " in max_rank"], rank: Int[Array, ""]) -> Float[Array, " in max_rank"]:
+    """The first `rank` columns, the others zero."""
+    return jnp.where(jnp.arange(basis.shape[1], dtype=rank.dtype)[None] < rank, basis, 0)
+
+
 def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, rtol: ScalarLike) -> Decomposition:
     """The public result. A direction counts as zero if its penalty is within the tolerance of the objective, or its
     singular value, which comes by way of a Gram, within 8 √eps of the largest."""
@@ -122,7 +127,7 @@ def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, 
     kept &= values > 8 * jnp.sqrt(jnp.finfo(values.dtype).eps) * values[0]
     return Decomposition(
         objective=objective,
-        basis=jnp.where(kept, basis, 0),
+        basis=jnp.where(kept[None], basis, 0),
         rank=kept.sum(dtype=jnp.int32),
         singular_values=jnp.where(kept, values, 0),
         residual_norms=residual_norms,

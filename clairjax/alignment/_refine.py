@@ -7,6 +7,7 @@ from ..subspaces import noise_edge_rank
 from ._averaging import members_mean
 from ._clients import Clients
 from ._contrasts import HIGHEST
+from ._program import leading
 
 
 # On the noise edge: least squares with n/p of 6 to 10 leaves noise that is far from white with few members.
@@ -25,15 +26,14 @@ def refit(
     pairs = members[:, None] & members[None, :] & ~jnp.eye(count, dtype=bool)
     # Σ (W_k − W̄)ᵀ(W_k − W̄) over the members is the sum over their pairs of D_jkᵀ D_jk, over their number.
     number = jnp.maximum(members.sum(), 1).astype(clients.dtype)
-    eigenvalues, vectors = jnp.linalg.eigh(clients.scatter(pairs / number))
+    eigenvalues, vectors = jnp.linalg.eigh(clients.scatter(pairs.astype(clients.dtype) / number))
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
     if rank is None:
         samples = jnp.maximum(members.sum() - 1, 0) * out
         found = noise_edge_rank(eigenvalues, samples, max_rank, margin=MARGIN)
     else:
         found = jnp.asarray(rank, jnp.int32)
-    basis = jnp.where(jnp.arange(max_rank) < found, vectors[:, :max_rank], 0)
-    return basis, found
+    return leading(vectors[:, :max_rank], found), found
 
 
 def refine(
@@ -56,7 +56,7 @@ def refine(
     the row space is known. A client far from the members is then left alone and one within the noise is pooled.
     Only members enter W̄ and σ̂², so that no value a contaminated client reports changes a member's result.
     """
-    mean = members_mean(weights, members)
+    mean = members_mean(weights, members)[None]
     deviations = weights - mean
     inside = jnp.matmul(jnp.matmul(deviations, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
     if not shrink:

@@ -10,7 +10,7 @@ from .._typing import ScalarLike
 from ._clients import Clients
 from ._contrasts import pair_index, pair_squared_distances
 from ._factored import contrast_products, initial_factor, start, step, with_orthogonal_columns
-from ._program import Penalty
+from ._program import Penalty, leading
 from ._vote import votes_needed
 
 
@@ -79,10 +79,10 @@ def tune(
         at_penalty, initial_factor(clients, distances, max_rank), jnp.asarray(PATH, dtype)
     )
     usable = jnp.arange(max_rank) < max(1, in_ // 2)
-    scores = jnp.where(usable, spreads - jnp.log(jnp.maximum(freedom, 1)), jnp.inf)  # [path, rank]
+    scores = jnp.where(usable[None], spreads - jnp.log(jnp.maximum(freedom, 1))[None], jnp.inf)  # [path, rank]
     place, chosen_rank = _select(scores, freedom, rank)
     factor = jnp.take(factors, place, axis=0)
-    basis = jnp.where(jnp.arange(factor.shape[1]) < chosen_rank, _unit_columns(factor), 0)
+    basis = leading(_unit_columns(factor), chosen_rank)
     return Tuned(Penalty(low_rank[place], sparse), basis, chosen_rank, factor)
 
 
@@ -130,5 +130,5 @@ def _log_spread(
 def _unit_columns(factor: Float[Array, " in max_rank"]) -> Float[Array, " in max_rank"]:
     """Its row space's principal directions, largest first; a vanished column stays zero."""
     factor, _ = with_orthogonal_columns(factor)
-    lengths = jnp.linalg.norm(factor, axis=0)
+    lengths = jnp.linalg.norm(factor, axis=0, keepdims=True)
     return factor / jnp.where(lengths > 0, lengths, 1)

@@ -27,7 +27,7 @@ def vote(off_subspace: Float[Array, "clients clients"], threshold: ScalarLike, v
     count = off_subspace.shape[0]
     threshold = jnp.asarray(threshold, off_subspace.dtype)
     near = (off_subspace <= threshold) & ~jnp.eye(count, dtype=bool)
-    ballots = near.sum(1)
+    ballots = near.sum(1, dtype=jnp.int32)
     members = ballots >= votes_needed(count, vote_share)
     votes = ballots.astype(off_subspace.dtype) / jnp.asarray(count - 1, off_subspace.dtype)
     return Ballot(members, votes, threshold, members.any())
@@ -81,7 +81,7 @@ def majority_vote(
     reach = jnp.take(logs, needed - 1, axis=1)  # log m_k
     order = jnp.sort(reach)
     gaps = jnp.diff(order)
-    position = jnp.arange(count - 1)
+    position = jnp.arange(count - 1, dtype=needed.dtype)
     wide = (gaps > GAP * deviation) & (gaps > order[:-1] - order[0]) & (position >= needed)
     first = jnp.argmax(wide)
     found = wide.any()
@@ -91,9 +91,9 @@ def majority_vote(
     ballot = vote(off_subspace, threshold, vote_share)
 
     jumps = jnp.diff(logs, axis=1)  # jumps[k, i]: between neighbours i and i + 1, a group of i + 2 clients
-    neighbour = jnp.arange(count - 2)
+    neighbour = jnp.arange(count - 2, dtype=needed.dtype)
     group = (neighbour + 2 >= -(-count // 3)) & (neighbour + 1 < needed)
-    apart = (jumps > GROUP * deviation) & (jumps > logs[:, :-1] - logs[:, :1]) & group
+    apart = (jumps > GROUP * deviation) & (jumps > logs[:, :-1] - logs[:, :1]) & group[None]
     grouped = (apart.any(1) & ballot.members).sum()
     majority = ballot.members.any() & (grouped < -(-count // 3))
     return ballot._replace(majority=majority)
