@@ -1,5 +1,8 @@
 """What the drivers ask of their arguments, and the forms the solvers take them in."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
@@ -31,7 +34,9 @@ def check_rank(rank: int, bound: int, solver: Factored | ProximalGradient) -> No
         raise _validate.fail("rank", f"at most the solver's max_rank = {solver.max_rank}", rank)
 
 
-def pair_weight_table(pair_weights: ArrayLike | None, weights: Array) -> Float[Array, "clients clients"]:
+def pair_weight_table(
+    pair_weights: ArrayLike | Sequence[Any] | None, weights: Array
+) -> Float[Array, "clients clients"]:
     count = weights.shape[0]
     table = jnp.asarray(1 / count if pair_weights is None else pair_weights, weights.dtype)
     if table.shape not in ((), (count, count)):

@@ -63,7 +63,7 @@ def clair(
     penalty: Penalty | None = None,
     rank: int | None = None,
     solver: Factored | ProximalGradient = Factored(),  # noqa: B008
-    pair_weights: ArrayLike | None = None,
+    pair_weights: ArrayLike | Sequence[Any] | None = None,
     threshold: ScalarLike | None = None,
     vote_share: ScalarLike = 0.5,
     refit: bool = True,

@@ -24,7 +24,7 @@ def decompose(
     penalty: Penalty,
     *,
     solver: Factored | ProximalGradient = Factored(),  # noqa: B008
-    pair_weights: ArrayLike | None = None,
+    pair_weights: ArrayLike | Sequence[Any] | None = None,
 ) -> Decomposition:
     """Split pairwise contrasts into low rank plus block sparse: the convex program.
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from .._loop import iterate
 from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
-from ._contrasts import contrasts, pair_index
+from ._contrasts import HIGHEST, contrasts, pair_index
 from ._program import Certificate, Decomposition, Penalty, decomposition, tolerance
 
 
@@ -52,7 +52,9 @@ def solve_noiseless(
         residual_norms = block_norms(stack - state.low_rank)
         both = jnp.stack([state.low_rank.reshape(-1, in_), state.multiplier.reshape(-1, in_)])
         bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
-        basis, (values, dual_values) = bases[0], jnp.sqrt(jnp.maximum(squares, 0))
+        basis, dual_values = bases[0], jnp.sqrt(jnp.maximum(squares[1], 0))
+        # Lengths along the singular vectors are right to eps of the largest, roots of the eigenvalues only to √eps.
+        values = jnp.linalg.norm(jnp.matmul(both[0], basis, precision=HIGHEST), axis=0)
         objective = penalty.low_rank * values.sum() + penalty.sparse * residual_norms.sum()
         dual = jnp.sum(state.multiplier * stack) / jnp.maximum(dual_values[0] / penalty.low_rank, 1)
         gap = (objective - dual) / jnp.where(objective == 0, 1, objective)

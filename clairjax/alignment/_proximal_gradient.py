@@ -11,7 +11,7 @@ from .._loop import iterate
 from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
 from ._clients import Clients, DenseClients
-from ._contrasts import contrasts, pair_index
+from ._contrasts import HIGHEST, contrasts, pair_index
 from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights, tolerance
 
 
@@ -149,5 +149,7 @@ def _certificate(
     in_ = stack.shape[2]
     both = jnp.stack([low_rank.reshape(-1, in_), dual.reshape(-1, in_)])
     bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
-    basis, (values, dual_values) = bases[0], jnp.sqrt(jnp.maximum(squares, 0))
+    basis, dual_values = bases[0], jnp.sqrt(jnp.maximum(squares[1], 0))
+    # Lengths along the singular vectors are right to eps of the largest; roots of the Gram's eigenvalues only to √eps.
+    values = jnp.linalg.norm(jnp.matmul(both[0], basis, precision=HIGHEST), axis=0)
     return certify(basis, values, norms, products, dual_values[0], pair_weights, penalty)

@@ -176,6 +176,6 @@ def test_a_list_a_numpy_array_and_an_array_elsewhere_are_accepted():
         np.testing.assert_array_equal(found.basis, expected.basis)
         assert found.basis.dtype == jnp.float32
     assert solve(elsewhere).basis.devices() == elsewhere.devices()
-    found = solve(GOOD.tolist(), pair_weights=np.full((CLIENTS, CLIENTS), 1 / CLIENTS).tolist())
+    found = solve(GOOD.tolist(), pair_weights=np.full((CLIENTS, CLIENTS), 1 / CLIENTS))
     assert found.basis.dtype == jnp.result_type(float)
     np.testing.assert_allclose(found.projector, expected.projector, atol=1e-4)  # float32 against float64
