@@ -15,9 +15,15 @@ def pair_index(clients: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def contrasts(weights: Float[Array, "clients out in"]) -> Float[Array, "pairs out in"]:
-    """The stack of contrasts W_j − W_k over the pairs j < k; source: CLAIR (5)-(6).
+    """The stack of contrasts W_j − W_k over the G pairs j < k.
 
-    Costs G·q·p memory: `Factored` never calls it.
+    **Source:** CLAIR (5)-(6).
+
+    **Cost:** G·q·p memory: `Factored` never calls it.
+
+    >>> import jax.numpy as jnp
+    >>> contrasts(jnp.array([[[1.0]], [[2.0]], [[4.0]]])).ravel().tolist()
+    [-1.0, -3.0, -2.0]
     """
     j, k = pair_index(weights.shape[0])
     return weights[j] - weights[k]

@@ -152,6 +152,13 @@ def decomposition_cost(
     **Returns:** [K], zero for a client that is no member.
 
     **Source:** CLAIR, (33). **Cost:** O(K q p r).
+
+    >>> import jax.numpy as jnp
+    >>> from clairjax.alignment import decomposition_cost
+    >>> weights = jnp.array([[[1.0, 2.0]], [[3.0, 2.0]], [[9.0, 9.0]]])
+    >>> axis = jnp.array([[1.0], [0.0]])
+    >>> decomposition_cost(weights, weights, jnp.array([True, True, False]), axis, axis).tolist()
+    [0.0, 0.0, 0.0]
     """
     off = members_mean(weights, members)[None] - weights
     shift = estimates - members_mean(estimates, members)[None]

@@ -55,6 +55,16 @@ def refine(
     It assumes that entries outside the row space have one noise variance for all clients, close to white, and that
     the row space is known. A client far from the members is then left alone and one within the noise is pooled.
     Only members enter W̄ and σ̂², so that no value a contaminated client reports changes a member's result.
+
+    **Source:** CLAIR (9); the shrinkage is not in the paper.
+
+    **Cost:** 2·K·q·p·r multiplications, memory K·q·p.
+
+    >>> import jax.numpy as jnp
+    >>> weights = jnp.array([[[1.0, 2.0]], [[3.0, 4.0]], [[9.0, 9.0]]])
+    >>> basis = jnp.array([[1.0], [0.0]])
+    >>> refine(weights, jnp.array([True, True, False]), basis, jnp.array(1), shrink=False).tolist()
+    [[[1.0, 3.0]], [[3.0, 3.0]], [[9.0, 9.0]]]
     """
     mean = members_mean(weights, members)[None]
     deviations = weights - mean

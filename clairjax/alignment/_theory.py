@@ -204,6 +204,8 @@ def penalty_ratio_interval(
 ) -> tuple[float, float] | None:
     """`penalty_ratio_bounds` as two floats, or None where the interval is empty. For use outside a trace.
 
+    **Source:** CLAIR, (25).
+
     >>> from clairjax.alignment import penalty_ratio_interval
     >>> penalty_ratio_interval(1.0, 2, 4, 10) is None
     True
