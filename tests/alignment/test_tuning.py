@@ -83,7 +83,6 @@ def test_units(weights, dtype):
 
 
 OUTSIDERS = {
-    "one huge": lambda given: np.concatenate([given[:1], 1e3 * given[1:]]),
     "zero": lambda given: 0 * given,
     "colluding": lambda given: np.broadcast_to(given[:1], given.shape),
     "reversed": lambda given: given[:, :, ::-1],
