@@ -55,12 +55,12 @@ def iterate(
 
     def unfinished(carry: tuple[State, Certificate, Array]) -> Bool[Array, ""]:
         _, certificate, block = carry
-        value = certificate.optimality
+        value = jnp.abs(certificate.optimality)
         return (block == 0) | ((value > rtol) & (block < blocks))  # false for NaN
 
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(certify, state))
     state, certificate, block = jax.lax.while_loop(unfinished, body, (state, empty, jnp.zeros((), jnp.int32)))
-    value = certificate.optimality
+    value = jnp.abs(certificate.optimality)
     status = Status.where(
         value <= rtol,
         Status.converged,

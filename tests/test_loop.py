@@ -57,6 +57,12 @@ def test_where_it_stops(value, rtol, steps, status):
     np.testing.assert_array_equal(certificate.optimality, state.value)
 
 
+def test_a_certificate_below_minus_rtol_certifies_nothing():
+    """A gap is never negative but by rounding: one that is by more than rtol has no digits."""
+    *_, outcome = run(jnp.asarray(-16.0), 2.0**-13)
+    assert outcome.status != Status.converged
+
+
 def test_few_steps_are_one_block():
     state = Halving(jnp.ones(()), jnp.zeros((), jnp.int32))
     state, _, outcome = iterate(halve, look, state, rtol=0.0, max_steps=3, check_every=4)

@@ -15,7 +15,7 @@ from ._proximal_gradient import ProximalGradient
 
 
 def input_status(weights: Array) -> Status:
-    return Status.where(jnp.isfinite(weights).all(), Status.converged, Status.nonfinite_input)
+    return Status.where(jnp.isfinite(8 * jnp.sum(weights**2)), Status.converged, Status.nonfinite_input)
 
 
 def cast(penalty: Penalty, weights: Array) -> Penalty:

@@ -44,6 +44,12 @@ def pair_sum(pair_values: Float[Array, "clients clients *rest"]) -> Float[Array,
     return pair_values.sum((0, 1)) / 2
 
 
+def low_quantile(pair_values: Float[Array, "clients clients"]) -> Float[Array, ""]:
+    """The value of a fifth of the pairs: a quarter of them at least are within a majority, whatever the others are."""
+    pairs = pair_index(len(pair_values))
+    return jnp.sort(pair_values[pairs])[len(pairs[0]) // 5]
+
+
 def pair_squared_distances(
     inner_products: Float[Array, "clients clients"],
 ) -> Float[Array, "clients clients"]:

@@ -16,8 +16,6 @@ from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances, pair_s
 from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights, tolerance
 
 
-# Up to this width the Gram of the dual variable is formed and its spectral norm exact; beyond, Lanczos.
-SMALL = 128
 LANCZOS_STEPS = 24
 
 
@@ -118,6 +116,8 @@ def step(
     normal = pair_sum((weights[..., None] * h)[..., :, None] * h[..., None, :] * cross)  # Σ c UᵀU
     normal = normal + penalty.low_rank * jnp.eye(factor.shape[1], dtype=normal.dtype)
     updated = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(normal), True), numerator.T).T
+    turn = balancing(updated, pair_sum(h[..., :, None] * h[..., None, :] * cross))
+    updated, latest, factor = (jnp.matmul(each, turn, precision=HIGHEST) for each in (updated, latest, factor))
     overshot = jnp.sum((factor - updated) * (updated - latest)) > 0
     return State(updated, latest, jnp.where(overshot, 0, state.momentum + 1), weights)
 
@@ -130,6 +130,23 @@ def with_orthogonal_columns(
     return jnp.matmul(factor, rotation, precision=HIGHEST), rotation
 
 
+def balancing(
+    factor: Float[Array, " in max_rank"], spread: Float[Array, "max_rank max_rank"]
+) -> Float[Array, "max_rank max_rank"]:
+    """T with A T = V Σ^½ for U Aᵀ = Ŵ Σ Vᵀ, given UᵀU: of all factors of one product the one of least norm.
+
+    Without it the balance of U against A, which ‖L‖_* needs and L does not show, converges like 1 − λ_L/σ a step.
+    """
+    values, vectors = jnp.linalg.eigh(spread)
+    root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None]
+    scaled = jnp.matmul(factor, root, precision=HIGHEST)
+    squares, rotation = jnp.linalg.eigh(jnp.matmul(scaled.T, scaled, precision=HIGHEST))
+    squares, rotation = squares[::-1], rotation[:, ::-1]
+    kept = squares > (jnp.finfo(squares.dtype).eps ** 2) * squares[0]
+    scale = jnp.where(kept, jnp.where(kept, squares, 1) ** -0.25, 0)
+    return jnp.matmul(root, rotation, precision=HIGHEST) * scale[None]
+
+
 @jax.named_scope("clairjax.factored_certificate")
 def _certificate(
     clients: Clients, penalty: Penalty, pair_weights: Float[Array, "clients clients"], state: State
@@ -140,52 +157,49 @@ def _certificate(
     squares = (factor**2).sum(0)
     rows, cross = contrast_products(clients, directions)
     along = jnp.diagonal(cross, axis1=-2, axis2=-1)
-    outside = pair_squared_distances(clients.project_out(directions).inner_products())
+    remainder = clients.project_out(directions)
+    outside = pair_squared_distances(remainder.inner_products())
     kept = state.weights[..., None] * squares[None, None]
+    left = penalty.low_rank / (kept + penalty.low_rank)  # not 1 − kept, which has no digits where λ_L is small
     kept = kept / (kept + penalty.low_rank)
 
-    residual_norms = jnp.sqrt(outside + ((1 - kept) ** 2 * along).sum(-1))
-    products = outside + ((1 - kept) * along).sum(-1)
+    residual_norms = jnp.sqrt(outside + (left**2 * along).sum(-1))
+    products = outside + (left * along).sum(-1)
     low_rank_gram = pair_sum(kept[..., :, None] * kept[..., None, :] * cross)
     values, vectors = jnp.linalg.eigh(low_rank_gram)
     values = jnp.sqrt(jnp.maximum(values[::-1], 0))
 
     weights = after(residual_weights(residual_norms, pair_weights, penalty), values)
-    dual_norm = _dual_norm(clients, weights**2, kept, directions, rows, cross)
+    dual_norm = _dual_norm(remainder, weights**2, left, directions, rows, cross)
     basis = jnp.matmul(directions, vectors[:, ::-1], precision=HIGHEST)
     return certify(basis, values, residual_norms, products, dual_norm, pair_weights, penalty)
 
 
 def _dual_norm(
-    clients: Clients,
+    remainder: Clients,
     weights: Float[Array, "clients clients"],
-    kept: Float[Array, "clients clients max_rank"],
+    left: Float[Array, "clients clients max_rank"],
     directions: Float[Array, " in max_rank"],
     rows: Float[Array, "clients out max_rank"],
     cross: Float[Array, "clients clients max_rank max_rank"],
 ) -> Float[Array, ""]:
-    """Spectral norm of the stack of √w_g R_g, R_g = D_g (I − Â diag(k_g) Âᵀ), by products with clients alone."""
-    in_ = clients.shape[2]
-    kept_rows = _weighted_rows(weights[..., None] * kept, rows)
-    inner = pair_sum(weights[..., None, None] * kept[..., :, None] * kept[..., None, :] * cross)
+    """Spectral norm of the stack of √w_g R_g, R_g = D_g (I − ÂÂᵀ) + D_g Â diag(left_g) Âᵀ, by products alone.
 
-    if in_ <= SMALL:
-        mixed = jnp.matmul(clients.adjoint_times(kept_rows), directions.T, precision=HIGHEST)
-        both = jnp.matmul(jnp.matmul(directions, inner, precision=HIGHEST), directions.T, precision=HIGHEST)
-        square = jnp.linalg.eigvalsh(clients.scatter(weights) - mixed - mixed.T + both)[-1]
-    else:
+    The two parts are orthogonal and each is small where R_g is: no difference of large products is taken.
+    """
+    left_rows = _weighted_rows(weights[..., None] * left, rows)
+    inner = pair_sum(weights[..., None, None] * left[..., :, None] * left[..., None, :] * cross)
 
-        def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
-            image = clients.times(vector[:, None])[..., 0]
-            along = jnp.matmul(directions.T, vector, precision=HIGHEST)
-            remaining = laplacian_times(weights, image) - jnp.matmul(kept_rows, along, precision=HIGHEST)
-            overlap = jnp.einsum("kqr,kq->r", kept_rows, image, precision=HIGHEST)
-            overlap = overlap - jnp.matmul(inner, along, precision=HIGHEST)
-            outside = clients.adjoint_times(remaining[..., None])[:, 0]
-            return outside - jnp.matmul(directions, overlap, precision=HIGHEST)
+    def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
+        along = jnp.matmul(directions.T, vector, precision=HIGHEST)
+        image = remainder.times((vector - jnp.matmul(directions, along, precision=HIGHEST))[:, None])[..., 0]
+        outside = laplacian_times(weights, image) + jnp.matmul(left_rows, along, precision=HIGHEST)
+        inside = jnp.einsum("kqr,kq->r", left_rows, image, precision=HIGHEST)
+        inside = inside + jnp.matmul(inner, along, precision=HIGHEST)
+        return remainder.adjoint_times(outside[..., None])[:, 0] + jnp.matmul(directions, inside, precision=HIGHEST)
 
-        square = spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS)
-    return jnp.sqrt(jnp.maximum(square, 0))
+    in_ = remainder.shape[2]
+    return jnp.sqrt(jnp.maximum(spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS), 0))
 
 
 def after(x: Array, computed: Array) -> Array:

@@ -24,8 +24,8 @@ def solve_noiseless(
 ) -> Decomposition:
     """Alternating direction method of multipliers on min λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F subject to L + S = D.
 
-    Its own solver and not the penalty limit of (7): there the row space is off in proportion to the penalties, and
-    `Factored` balances its two factors ever more slowly as they fall. The multiplier always meets ‖Y_g‖_F ≤ λ_S;
+    Its own solver and not the penalty limit of (7): there the row space is off in proportion to the penalties. The
+    multiplier always meets ‖Y_g‖_F ≤ λ_S;
     scaled to ‖Y‖_op ≤ λ_L it gives the dual value ⟨Y, D⟩. `optimality` is the larger of the relative gap and of
     ‖D − L − S‖/‖D‖.
     """

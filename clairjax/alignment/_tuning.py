@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from .._typing import ScalarLike
 from ._clients import Clients
-from ._contrasts import pair_index, pair_squared_distances
+from ._contrasts import low_quantile, pair_index, pair_squared_distances
 from ._factored import contrast_products, initial_factor, start, step, with_orthogonal_columns
 from ._program import Penalty, leading
 from ._vote import votes_needed
@@ -106,7 +106,7 @@ def _select(
 
 def _unit_stack_norm(clients: Clients, distances: Float[Array, "clients clients"]) -> Float[Array, ""]:
     """Spectral norm of the stack of D_g/‖D_g‖_F; pairs that coincide are left out."""
-    apart = distances > jnp.finfo(distances.dtype).eps * jnp.max(distances)
+    apart = distances > jnp.finfo(distances.dtype).eps * low_quantile(distances)
     weights = jnp.where(apart, 1 / jnp.where(apart, distances, 1), 0)
 
     return jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(clients.scatter(weights))[-1], 0))
@@ -121,7 +121,7 @@ def _log_spread(
     """Log of the (h + 1)-th smallest m_k² off the r leading directions, for r = 1 … max_rank."""
     _, cross = contrast_products(clients, _unit_columns(factor))
     explained = jnp.cumsum(jnp.diagonal(cross, axis1=-2, axis2=-1), axis=-1)
-    floor = jnp.finfo(distances.dtype).eps * jnp.max(distances) + jnp.finfo(distances.dtype).tiny
+    floor = jnp.finfo(distances.dtype).eps * low_quantile(distances) + jnp.finfo(distances.dtype).tiny
     left = jnp.moveaxis(jnp.maximum(distances[..., None] - explained, 0), -1, 0)  # [max_rank, K, K]
     reach = jnp.take(jnp.sort(left, axis=-1), needed, axis=-1)  # the own zero is first
     return jnp.log(jnp.take(jnp.sort(reach, axis=-1), needed, axis=-1) + floor)

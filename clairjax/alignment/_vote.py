@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._typing import ScalarLike
-from ._contrasts import pair_index
+from ._contrasts import low_quantile, pair_index
 
 
 # Widths that noise does not reach, in units of 1/√freedom: √2 standard deviations of the log distance of two
@@ -68,7 +68,7 @@ def majority_vote(
     count = off_subspace.shape[0]
     dtype = off_subspace.dtype
     # A copy tells nothing of the noise: put it at its twin's distance to the nearest other client.
-    copy = (separations <= jnp.finfo(dtype).eps * jnp.max(separations)) & ~jnp.eye(count, dtype=bool)
+    copy = (separations <= jnp.finfo(dtype).eps * low_quantile(separations)) & ~jnp.eye(count, dtype=bool)
     nearest_other = jnp.min(jnp.where(copy | jnp.eye(count, dtype=bool), jnp.inf, off_subspace), axis=1)
     distances = jnp.where(copy & jnp.isfinite(nearest_other)[:, None], nearest_other[:, None], off_subspace)
     # Each row without its own zero, ascending; what is below rounding is one value.

@@ -139,7 +139,7 @@ def test_one_a_million_times_larger_changes_nothing_for_the_others(benign, forei
     )
 
 
-@pytest.mark.parametrize("factor", [1e9, 1e12])
+@pytest.mark.parametrize("factor", [1e9, 1e12, 1e18, 1e25, 1e150, 1e200])
 @pytest.mark.parametrize("outsiders", [(5,), (2, 5, 9)], ids=["one", "three"])
 def test_no_size_of_an_outsider_gets_it_in(mixed, outsiders, factor):
     """Clients of any finite size are found, or the result is declared unusable; they are never let in unseen."""
