@@ -24,6 +24,11 @@ class Status(eqx.Enumeration):
     rank_at_bound: Any = (
         "The rank found equals the solver's max_rank, so directions may be missing: raise max_rank of the solver."
     )
+    diverged: Any = "The iterates grew without bound: lower step_size."
+    invalid_argument: Any = (
+        "A traced argument is out of its range, not a number or not symmetric: call the function outside jit, or see "
+        "its docstring; outside a trace the error names the argument."
+    )
 
 
 def worst(first: Status, second: Status) -> Status:

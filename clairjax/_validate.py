@@ -53,3 +53,18 @@ def positive(value: Any, name: str) -> None:
 def between(value: Any, name: str, low: float, high: float) -> None:
     if concrete(value) and not low < float(value) < high:
         raise fail(name, f"above {low:g} and below {high:g}", value)
+
+
+def not_negative(value: Any, name: str) -> None:
+    if concrete(value) and not 0 <= float(value) < float("inf"):
+        raise fail(name, "at least 0 and finite", value)
+
+
+def at_least(value: Any, name: str, least: int) -> None:
+    """An integer, such as a number of steps; static, so never inside a trace."""
+    if not is_integer(value) or value < least:
+        raise fail(name, f"an integer of at least {least}", value)
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

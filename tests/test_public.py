@@ -15,8 +15,10 @@ ROOT = Path(clairjax.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 PUBLIC = [
-    *("ClairResult", "Decomposition", "Factored", "Penalty", "Profile", "ProximalGradient", "Status"),
-    *("alignment", "clair", "data", "decompose", "kernels", "profile", "profiling", "subspaces", "sweep"),
+    *("ClairResult", "Decomposition", "Factored", "Penalty", "PrivatePowerMethod", "Profile", "ProximalGradient"),
+    *("Representation", "Status", "alignment", "centaur", "clair", "data", "decompose", "fedrep", "flute", "kernels"),
+    *("privacy", "private_power_method", "profile", "profiling", "representation", "subspaces", "sweep"),
+    "truncated_ridge",
 ]
 
 # DESIGN.md: data flows down, nothing imports upward. Modules of the top level that start with _ are everyone's.
@@ -24,16 +26,18 @@ MAY_IMPORT = {
     "kernels": set(),
     "subspaces": {"kernels"},
     "alignment": {"kernels", "subspaces"},
+    "privacy": {"kernels"},
+    "representation": {"kernels", "subspaces", "privacy"},
     "data": set(),
     "sweep": set(),
     "profiling": set(),
-    "experiments": {"kernels", "subspaces", "alignment", "data", "sweep", "profiling"},
+    "experiments": {"kernels", "subspaces", "alignment", "privacy", "representation", "data", "sweep", "profiling"},
     "interop": {"alignment"},
     "cli": {"experiments", "interop", "profiling"},
 }
 EVERYONE = {"_typing", "_status", "_validate", "_loop"}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
-EXTRAS = ["typer", "rich", "matplotlib", "xarray", "scipy", "cvxpy", "hypothesis", "chex"]
+EXTRAS = ["typer", "rich", "matplotlib", "xarray", "scipy", "dp_accounting", "cvxpy", "hypothesis", "chex"]
 
 
 def imports(path, *, everywhere=True):

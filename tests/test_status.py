@@ -20,7 +20,10 @@ def test_each_is_a_sentence_that_says_what_to_try(name):
 
 
 def test_names_are_few_and_pinned():
-    assert sorted(MEMBERS) == ["converged", "max_steps_reached", "no_majority", "nonfinite_input", "rank_at_bound"]
+    assert sorted(MEMBERS) == [
+        *("converged", "diverged", "invalid_argument", "max_steps_reached"),
+        *("no_majority", "nonfinite_input", "rank_at_bound"),
+    ]
 
 
 @pytest.mark.parametrize("first", MEMBERS)

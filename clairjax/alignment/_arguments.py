@@ -5,29 +5,78 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
-from .._status import Status
+from .._status import Status, worst
+from .._typing import ScalarLike
 from ._factored import Factored
 from ._program import Penalty
 from ._proximal_gradient import ProximalGradient
 
 
-def input_status(weights: Array) -> Status:
-    return Status.where(jnp.isfinite(8 * jnp.sum(weights**2)), Status.converged, Status.nonfinite_input)
+def input_status(weights: Array, in_range: Bool[Array, ""] | bool) -> Status:
+    finite = Status.where(jnp.isfinite(8 * jnp.sum(weights**2)), Status.converged, Status.nonfinite_input)
+    return worst(finite, Status.where(in_range, Status.converged, Status.invalid_argument))
+
+
+def traced_in_range(
+    penalty: Penalty | None,
+    pair_weights: Float[Array, "clients clients"] | None = None,
+    *,
+    threshold: ScalarLike | None = None,
+    vote_share: ScalarLike = 0.5,
+    rtol: ScalarLike | None = None,
+    step: ScalarLike | None = None,
+) -> Bool[Array, ""] | bool:
+    """Whether all that the guards below could not look at, because it is traced, is as they want it."""
+    holds: list[Any] = []
+    for value in () if penalty is None else (penalty.low_rank, penalty.sparse):
+        holds.append(True if _validate.concrete(value) else _positive(value))
+    if pair_weights is not None and not _validate.concrete(pair_weights):
+        others = _positive(pair_weights) | jnp.eye(len(pair_weights), dtype=bool)
+        holds.append((others & (pair_weights == pair_weights.T)).all())
+    for least_zero in (threshold, rtol):
+        holds.append(True if least_zero is None or _validate.concrete(least_zero) else least_zero >= 0)
+    if step is not None and not _validate.concrete(step):
+        holds.append(_positive(step))
+    if not _validate.concrete(vote_share):
+        holds.append((vote_share > 0) & (vote_share < 1))
+    traced = [each for each in holds if each is not True]
+    return jnp.stack(traced).all() if traced else True
+
+
+def _positive(value: Any) -> Array:
+    return (value > 0) & jnp.isfinite(value)
 
 
 def cast(penalty: Penalty, weights: Array) -> Penalty:
     return Penalty(jnp.asarray(penalty.low_rank, weights.dtype), jnp.asarray(penalty.sparse, weights.dtype))
 
 
-def check_penalty(penalty: Penalty) -> None:
+def check_penalty(penalty: Any) -> None:
+    if not isinstance(penalty, Penalty):
+        raise _validate.fail("penalty", "a Penalty(low_rank, sparse)", repr(penalty))
     _validate.positive(penalty.low_rank, "penalty.low_rank")
     _validate.positive(penalty.sparse, "penalty.sparse")
 
 
-def check_rank(rank: int, bound: int, solver: Factored | ProximalGradient) -> None:
+def check_solver(solver: Any) -> None:
+    if not isinstance(solver, (Factored, ProximalGradient)):
+        raise _validate.fail("solver", "a Factored or a ProximalGradient", repr(solver))
+    check_rtol(solver.rtol, "solver.rtol")
+    if isinstance(solver, ProximalGradient) and solver.step is not None:
+        _validate.positive(solver.step, "solver.step")
+
+
+def check_rtol(rtol: ScalarLike | None, name: str) -> None:
+    if rtol is not None:
+        _validate.not_negative(rtol, name)
+
+
+def check_rank(rank: Any, bound: int, solver: Factored | ProximalGradient) -> None:
+    if not _validate.is_integer(rank):
+        raise _validate.fail("rank", "an integer, static inside a trace", rank)
     if not 1 <= rank <= bound:
         raise _validate.fail("rank", f"between 1 and min(out, in) = {bound}", rank)
     if isinstance(solver, Factored) and rank > solver.max_rank:

@@ -13,11 +13,19 @@ from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ..subspaces import projector
-from ._arguments import cast, check_penalty, check_rank, input_status, pair_weight_table
+from ._arguments import (
+    cast,
+    check_penalty,
+    check_rank,
+    check_solver,
+    input_status,
+    pair_weight_table,
+    traced_in_range,
+)
 from ._clients import Clients, DenseClients
 from ._contrasts import pair_squared_distances
 from ._factored import Factored, after
-from ._program import Decomposition, Penalty, leading
+from ._program import Decomposition, Penalty, leading, with_status
 from ._proximal_gradient import ProximalGradient
 from ._refine import refine, refit
 from ._tuning import tune
@@ -105,18 +113,28 @@ def clair(
     """
     weights = _validate.client_matrices(weights)
     _, out, in_ = weights.shape
+    check_solver(solver)
     if penalty is not None:
         check_penalty(penalty)
-        penalty = cast(penalty, weights)
     if rank is not None:
         check_rank(rank, min(out, in_), solver)
-    if threshold is not None:
-        if _validate.concrete(threshold) and not float(threshold) >= 0:
-            raise _validate.fail("threshold", "zero or positive", threshold)
-        threshold = jnp.asarray(threshold, weights.dtype)
+        rank = int(rank)
+    if threshold is not None and _validate.concrete(threshold) and not float(threshold) >= 0:
+        raise _validate.fail("threshold", "zero or positive", threshold)
     _validate.between(vote_share, "vote_share", 0, 1)
     pair_weights = pair_weight_table(pair_weights, weights)
-    return _clair(weights, penalty, rank, solver, pair_weights, threshold, vote_share, refit, shrink)
+    in_range = traced_in_range(
+        penalty,
+        pair_weights,
+        threshold=threshold,
+        vote_share=vote_share,
+        rtol=solver.rtol,
+        step=getattr(solver, "step", None),
+    )
+    penalty = None if penalty is None else cast(penalty, weights)
+    threshold = None if threshold is None else jnp.asarray(threshold, weights.dtype)
+    vote_share = jnp.asarray(vote_share, weights.dtype)
+    return _clair(weights, penalty, rank, solver, pair_weights, threshold, vote_share, in_range, refit, shrink)
 
 
 @partial(jax.jit, static_argnames=("rank", "refit_members", "shrink"))
@@ -127,7 +145,8 @@ def _clair(
     solver: Factored | ProximalGradient,
     pair_weights: Array,
     threshold: Array | None,
-    vote_share: ScalarLike,
+    vote_share: Array,
+    in_range: Bool[Array, ""] | bool,
     refit_members: bool,
     shrink: bool,
 ) -> ClairResult:
@@ -144,12 +163,12 @@ def _clair(
         freedom = clients.shape[1] * (clients.shape[2] - found)
         return majority_vote(off_subspace, separations, freedom, vote_share), off_subspace
 
-    factor = None
+    start = None
     if penalty is None:
-        penalty, basis, found, factor = tune(clients, pair_weights, max_rank, rank, vote_share)
+        penalty, basis, found, start = tune(clients, pair_weights, max_rank, rank, vote_share)
         status = Status.converged
-    if factor is None or not refit_members:
-        solution = solver.solve(clients, penalty, pair_weights, factor)
+    if start is None or not refit_members:
+        solution = solver.solve(clients, penalty, pair_weights, start)
         found = solution.rank if rank is None else jnp.minimum(solution.rank, rank)
         basis = leading(solution.basis, found)
         status = solution.status
@@ -167,13 +186,13 @@ def _clair(
         0, REFITS + 1 if refit_members else 1, again, (basis, found, *nobody)
     )
 
-    if factor is not None and refit_members:
+    if start is not None and refit_members:
         # The path gave the row space to start from. The solution at its penalty is reported and decides nothing, so
         # it comes last, and not at all where a compiled caller does not look at it.
-        solution = solver.solve(clients, penalty, pair_weights, after(factor, basis))
+        solution = solver.solve(clients, penalty, pair_weights, start._replace(factor=after(start.factor, basis)))
 
-    finite = input_status(weights)
-    counts = ballot.majority & (finite == Status.converged)
+    input = input_status(weights, in_range)
+    counts = ballot.majority & (input == Status.converged)
     members = ballot.members & counts
     refined = refine(weights, members, basis, found, shrink=shrink)
     status = worst(Status.where(ballot.majority, Status.converged, Status.no_majority), status)
@@ -185,10 +204,10 @@ def _clair(
         votes=ballot.votes,
         threshold=ballot.threshold,
         off_subspace=off_subspace,
-        decomposition=solution,
+        decomposition=with_status(solution, input),
         basis=basis,
         rank=found,
-        status=worst(finite, status),
+        status=worst(input, status),
     )
 
 

@@ -4,18 +4,24 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Bool
 
 from .. import _validate
-from .._status import Status, worst
 from .._typing import ScalarLike
-from ._arguments import cast, check_penalty, input_status, pair_weight_table
+from ._arguments import (
+    cast,
+    check_penalty,
+    check_rtol,
+    check_solver,
+    input_status,
+    pair_weight_table,
+    traced_in_range,
+)
 from ._clients import DenseClients
 from ._factored import Factored
 from ._noiseless import solve_noiseless
-from ._program import Decomposition, Penalty
+from ._program import Decomposition, Penalty, with_status
 from ._proximal_gradient import ProximalGradient
 
 
@@ -50,8 +56,10 @@ def decompose(
     """
     weights = _validate.client_matrices(weights)
     check_penalty(penalty)
+    check_solver(solver)
     pair_weights = pair_weight_table(pair_weights, weights)
-    return _decompose(weights, cast(penalty, weights), solver, pair_weights)
+    in_range = traced_in_range(penalty, pair_weights, rtol=solver.rtol, step=getattr(solver, "step", None))
+    return _decompose(weights, cast(penalty, weights), solver, pair_weights, in_range)
 
 
 def decompose_noiseless(
@@ -82,22 +90,27 @@ def decompose_noiseless(
     """
     weights = _validate.client_matrices(weights)
     check_penalty(penalty)
-    return _decompose_noiseless(weights, cast(penalty, weights), max_steps, rtol)
+    _validate.at_least(max_steps, "max_steps", 1)
+    check_rtol(rtol, "rtol")
+    in_range = traced_in_range(penalty, rtol=rtol)
+    return _decompose_noiseless(weights, cast(penalty, weights), max_steps, rtol, in_range)
 
 
 @jax.jit
 def _decompose(
-    weights: Array, penalty: Penalty, solver: Factored | ProximalGradient, pair_weights: Array
+    weights: Array,
+    penalty: Penalty,
+    solver: Factored | ProximalGradient,
+    pair_weights: Array,
+    in_range: Bool[Array, ""] | bool,
 ) -> Decomposition:
     solution = solver.solve(DenseClients.centred(weights), penalty, pair_weights)
-    return _with_status(solution, input_status(weights))
+    return with_status(solution, input_status(weights, in_range))
 
 
 @partial(jax.jit, static_argnames="max_steps")
-def _decompose_noiseless(weights: Array, penalty: Penalty, max_steps: int, rtol: ScalarLike | None) -> Decomposition:
+def _decompose_noiseless(
+    weights: Array, penalty: Penalty, max_steps: int, rtol: ScalarLike | None, in_range: Bool[Array, ""] | bool
+) -> Decomposition:
     solution = solve_noiseless(DenseClients.centred(weights).values, penalty, max_steps, rtol)
-    return _with_status(solution, input_status(weights))
-
-
-def _with_status(solution: Decomposition, status: Status) -> Decomposition:
-    return eqx.tree_at(lambda result: result.status, solution, worst(status, solution.status))
+    return with_status(solution, input_status(weights, in_range))

@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _validate
 from .._loop import iterate
 from .._typing import ScalarLike
 from ..kernels import orthonormalize, spectral_norm
 from ._clients import Clients
-from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances, pair_sum
-from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights, tolerance
+from ._contrasts import HIGHEST, diagonal, laplacian_times, pair_squared_distances, pair_sum
+from ._program import Certificate, Decomposition, Penalty, Start, certify, decomposition, residual_weights, tolerance
 
 
+# Up to this width the Gram of the dual variable is formed: exact, and cheaper to compile. Beyond, Lanczos.
+SMALL = 128
 LANCZOS_STEPS = 24
 
 
@@ -42,22 +45,26 @@ class Factored(eqx.Module):
     max_steps: int = eqx.field(static=True, default=500)
     rtol: ScalarLike | None = None
 
+    def __check_init__(self):
+        _validate.at_least(self.max_rank, "max_rank", 1)
+        _validate.at_least(self.max_steps, "max_steps", 1)
+
     def solve(
         self,
         clients: Clients,
         penalty: Penalty,
         pair_weights: Float[Array, "clients clients"],
-        factor: Float[Array, " in max_rank"] | None = None,
+        start: Start | None = None,
     ) -> Decomposition:
-        """Solve (7) for the clients, from `factor` if given (a warm start)."""
+        """Solve (7) for the clients, from `start` if given."""
         distances = pair_squared_distances(clients.inner_products())
-        if factor is None:
-            factor = initial_factor(clients, distances, self.max_rank)
-        rtol = tolerance(self.rtol, factor.dtype)
+        if start is None:
+            start = Start(initial_factor(clients, distances, self.max_rank), pair_weights)
+        rtol = tolerance(self.rtol, distances.dtype)
         _, certificate, outcome = iterate(
             lambda state: step(clients, distances, penalty, pair_weights, state),
             lambda state: _certificate(clients, penalty, pair_weights, state),
-            start(factor, pair_weights),
+            at_rest(start),
             rtol=rtol,
             max_steps=self.max_steps,
             check_every=10,
@@ -72,8 +79,8 @@ class State(NamedTuple):
     weights: Float[Array, "clients clients"]  # Huber weights c, zero on the diagonal
 
 
-def start(factor: Float[Array, " in max_rank"], pair_weights: Float[Array, "clients clients"]) -> State:
-    return State(factor, factor, jnp.zeros((), factor.dtype), pair_weights)
+def at_rest(start: Start) -> State:
+    return State(start.factor, start.factor, jnp.zeros((), start.factor.dtype), start.weights)
 
 
 def initial_factor(
@@ -106,7 +113,7 @@ def step(
 
     # ‖D − UAᵀ‖² = ‖D‖² − Σ_i h_i (2 − h_i s_i²) ‖D a_i‖²: loses digits where little is left, hence the floor.
     h = gain(weights)
-    explained = (h * (2 - h * squares) * jnp.diagonal(cross, axis1=-2, axis2=-1)).sum(-1)
+    explained = (h * (2 - h * squares) * diagonal(cross)).sum(-1)
     left = jnp.maximum(distances - explained, jnp.finfo(distances.dtype).eps * distances)
     weights = residual_weights(jnp.sqrt(left), pair_weights, penalty)
 
@@ -115,19 +122,32 @@ def step(
     numerator = clients.adjoint_times(contrast_rows)  # Σ c DᵀU
     normal = pair_sum((weights[..., None] * h)[..., :, None] * h[..., None, :] * cross)  # Σ c UᵀU
     normal = normal + penalty.low_rank * jnp.eye(factor.shape[1], dtype=normal.dtype)
-    updated = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(normal), True), numerator.T).T
+    updated = jnp.matmul(numerator, inverse(normal), precision=HIGHEST)
     turn = balancing(updated, pair_sum(h[..., :, None] * h[..., None, :] * cross))
     updated, latest, factor = (jnp.matmul(each, turn, precision=HIGHEST) for each in (updated, latest, factor))
     overshot = jnp.sum((factor - updated) * (updated - latest)) > 0
     return State(updated, latest, jnp.where(overshot, 0, state.momentum + 1), weights)
 
 
+def small_eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Of a matrix that is symmetric to rounding: averaging it with its transpose first would compile longer."""
+    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
+    return values, vectors
+
+
 def with_orthogonal_columns(
     factor: Float[Array, " in max_rank"],
 ) -> tuple[Float[Array, " in max_rank"], Float[Array, "max_rank max_rank"]]:
-    _, rotation = jnp.linalg.eigh(jnp.matmul(factor.T, factor, precision=HIGHEST))
+    _, rotation = small_eigh(jnp.matmul(factor.T, factor, precision=HIGHEST))
     rotation = rotation[:, ::-1]
     return jnp.matmul(factor, rotation, precision=HIGHEST), rotation
+
+
+def inverse(matrix: Float[Array, "max_rank max_rank"]) -> Float[Array, "max_rank max_rank"]:
+    """Of a small positive definite matrix, by one triangular solve: two take longer to compile."""
+    root = jnp.linalg.cholesky(matrix)
+    half = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(matrix), dtype=matrix.dtype), lower=True)
+    return jnp.matmul(half.T, half, precision=HIGHEST)
 
 
 def balancing(
@@ -137,10 +157,10 @@ def balancing(
 
     Without it the balance of U against A, which ‖L‖_* needs and L does not show, converges like 1 − λ_L/σ a step.
     """
-    values, vectors = jnp.linalg.eigh(spread)
+    values, vectors = small_eigh(spread)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None]
     scaled = jnp.matmul(factor, root, precision=HIGHEST)
-    squares, rotation = jnp.linalg.eigh(jnp.matmul(scaled.T, scaled, precision=HIGHEST))
+    squares, rotation = small_eigh(jnp.matmul(scaled.T, scaled, precision=HIGHEST))
     squares, rotation = squares[::-1], rotation[:, ::-1]
     kept = squares > (jnp.finfo(squares.dtype).eps ** 2) * squares[0]
     scale = jnp.where(kept, jnp.where(kept, squares, 1) ** -0.25, 0)
@@ -152,11 +172,10 @@ def _certificate(
     clients: Clients, penalty: Penalty, pair_weights: Float[Array, "clients clients"], state: State
 ) -> Certificate:
     """Objective and gap at L_g = D_g Â diag(k_g) Âᵀ, with its singular vectors and values and residual norms."""
-    factor, _ = with_orthogonal_columns(state.factor)
-    directions = orthonormalize(factor)  # Â = A diag(1/s), completed where s = 0
-    squares = (factor**2).sum(0)
+    directions = orthonormalize(state.factor)  # Â = A diag(1/s), completed where s = 0: `step` leaves A balanced
+    squares = (state.factor**2).sum(0)
     rows, cross = contrast_products(clients, directions)
-    along = jnp.diagonal(cross, axis1=-2, axis2=-1)
+    along = diagonal(cross)
     remainder = clients.project_out(directions)
     outside = pair_squared_distances(remainder.inner_products())
     kept = state.weights[..., None] * squares[None, None]
@@ -166,29 +185,35 @@ def _certificate(
     residual_norms = jnp.sqrt(outside + (left**2 * along).sum(-1))
     products = outside + (left * along).sum(-1)
     low_rank_gram = pair_sum(kept[..., :, None] * kept[..., None, :] * cross)
-    values, vectors = jnp.linalg.eigh(low_rank_gram)
+    values, vectors = small_eigh(low_rank_gram)
     values = jnp.sqrt(jnp.maximum(values[::-1], 0))
 
     weights = after(residual_weights(residual_norms, pair_weights, penalty), values)
-    dual_norm = _dual_norm(remainder, weights**2, left, directions, rows, cross)
+    # Z_g = w_g R_g with R_g = D_g (I − ÂÂᵀ) + D_g Â diag(left_g) Âᵀ, two parts that are orthogonal and each small
+    # where R_g is: no difference of large products is taken.
+    weights = (weights**2)[..., None]
+    left_rows = _weighted_rows(weights * left, rows)
+    inner = pair_sum(weights[..., None] * left[..., :, None] * left[..., None, :] * cross)  # ÂᵀZᵀZÂ
+    dual_lengths = jnp.sqrt(jnp.maximum(jnp.sum(vectors * jnp.matmul(inner, vectors, precision=HIGHEST), axis=0), 0))
+    dual_norm = jnp.sqrt(_dual_square(remainder, weights[..., 0], directions, left_rows, inner))
     basis = jnp.matmul(directions, vectors[:, ::-1], precision=HIGHEST)
-    return certify(basis, values, residual_norms, products, dual_norm, pair_weights, penalty)
+    return certify(basis, values, residual_norms, products, dual_norm, dual_lengths[::-1], pair_weights, penalty)
 
 
-def _dual_norm(
+def _dual_square(
     remainder: Clients,
     weights: Float[Array, "clients clients"],
-    left: Float[Array, "clients clients max_rank"],
     directions: Float[Array, " in max_rank"],
-    rows: Float[Array, "clients out max_rank"],
-    cross: Float[Array, "clients clients max_rank max_rank"],
+    left_rows: Float[Array, "clients out max_rank"],
+    inner: Float[Array, "max_rank max_rank"],
 ) -> Float[Array, ""]:
-    """Spectral norm of the stack of √w_g R_g, R_g = D_g (I − ÂÂᵀ) + D_g Â diag(left_g) Âᵀ, by products alone.
-
-    The two parts are orthogonal and each is small where R_g is: no difference of large products is taken.
-    """
-    left_rows = _weighted_rows(weights[..., None] * left, rows)
-    inner = pair_sum(weights[..., None, None] * left[..., :, None] * left[..., None, :] * cross)
+    """Largest eigenvalue of ZᵀZ: of the matrix where it is small, else by products with vectors alone."""
+    in_ = remainder.shape[2]
+    if in_ <= SMALL:
+        mixed = jnp.matmul(remainder.adjoint_times(left_rows), directions.T, precision=HIGHEST)
+        inside = jnp.matmul(jnp.matmul(directions, inner, precision=HIGHEST), directions.T, precision=HIGHEST)
+        gram = remainder.scatter(weights) + mixed + mixed.T + inside
+        return jnp.maximum(jnp.linalg.eigvalsh(gram)[-1], 0)
 
     def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
         along = jnp.matmul(directions.T, vector, precision=HIGHEST)
@@ -198,8 +223,7 @@ def _dual_norm(
         inside = inside + jnp.matmul(inner, along, precision=HIGHEST)
         return remainder.adjoint_times(outside[..., None])[:, 0] + jnp.matmul(directions, inside, precision=HIGHEST)
 
-    in_ = remainder.shape[2]
-    return jnp.sqrt(jnp.maximum(spectral_norm(gram_times, in_, dtype=rows.dtype, steps=LANCZOS_STEPS), 0))
+    return spectral_norm(gram_times, in_, dtype=inner.dtype, steps=LANCZOS_STEPS)
 
 
 def after(x: Array, computed: Array) -> Array:
@@ -219,7 +243,7 @@ def contrast_products(
     count, out, columns = rows.shape
     flat = rows.transpose(0, 2, 1).reshape(count * columns, out)
     table = jnp.matmul(flat, flat.T, precision=HIGHEST).reshape(count, columns, count, columns).transpose(0, 2, 1, 3)
-    own = jnp.diagonal(table, axis1=0, axis2=1).transpose(2, 0, 1)
+    own = diagonal(jnp.moveaxis(table, (0, 1), (2, 3))).transpose(2, 0, 1)
     return rows, own[:, None] + own[None, :] - table - table.transpose(1, 0, 2, 3)
 
 

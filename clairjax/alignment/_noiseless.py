@@ -64,7 +64,8 @@ def solve_noiseless(
         optimality = jnp.maximum(gap, jnp.sqrt(violation))
         count = weights.shape[0]
         table = jnp.zeros((count, count), dtype).at[pair_index(count)].set(residual_norms)
-        return Certificate(objective, optimality, basis, values, table + table.T)
+        # The dual is linear and excludes no direction.
+        return Certificate(objective, optimality, basis, values, table + table.T, jnp.zeros_like(values))
 
     _, certificate, outcome = iterate(
         step, certify, _State(zero, zero, zero), rtol=rtol, max_steps=max_steps, check_every=10

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._loop import Outcome
-from .._status import Status
+from .._status import Status, worst
 from .._typing import ScalarLike
 from ..subspaces import projector
 from ._contrasts import pair_sum
@@ -57,6 +57,14 @@ class Decomposition(eqx.Module):
         return projector(self.basis)
 
 
+class Start(NamedTuple):
+    """Where `Factored` may begin. Both are needed: from the factor alone the Huber weights have to be found again,
+    which takes as many steps as from anywhere."""
+
+    factor: Float[Array, " in max_rank"]
+    weights: Float[Array, "clients clients"]  # Huber weights of the contrasts
+
+
 class Certificate(NamedTuple):
     """A low-rank part by its singular vectors and values, what it leaves, and how far it is from the optimum."""
 
@@ -65,11 +73,12 @@ class Certificate(NamedTuple):
     basis: Float[Array, " in max_rank"]
     singular_values: Float[Array, " max_rank"]
     residual_norms: Float[Array, "clients clients"]
+    exclusion: Float[Array, " max_rank"]  # the gap below which the optimum's row space cannot hold the direction
 
 
-def tolerance(rtol: ScalarLike | None, dtype: jnp.dtype) -> ScalarLike:
+def tolerance(rtol: ScalarLike | None, dtype: jnp.dtype) -> Float[Array, ""]:
     """The relative duality gap to stop at; None is eps^0.6, as far as rounding lets the gap be told."""
-    return float(jnp.finfo(dtype).eps) ** 0.6 if rtol is None else rtol
+    return jnp.asarray(float(jnp.finfo(dtype).eps) ** 0.6 if rtol is None else rtol, dtype)
 
 
 def residual_weights(
@@ -92,6 +101,7 @@ def certify(
     residual_norms: Float[Array, "clients clients"],
     residual_contrast_products: Float[Array, "clients clients"],
     dual_norm: Float[Array, ""],
+    dual_lengths: Float[Array, " max_rank"],
     pair_weights: Float[Array, "clients clients"],
     penalty: Penalty,
 ) -> Certificate:
@@ -100,7 +110,12 @@ def certify(
     With R = D − L and Z_g = min(ω_g, λ_S/‖R_g‖) R_g, the Fenchel dual of (7) is max ⟨Z, D⟩ − ½ Σ ‖Z_g‖²/ω_g over
     ‖Z_g‖_F ≤ λ_S and ‖Z‖_op ≤ λ_L. Z meets the first; scaled by min(1, λ_L/‖Z‖_op) it meets the second.
 
-    `basis` and `singular_values` are L's, `residual_contrast_products` holds ⟨R_g, D_g⟩, `dual_norm` is ‖Z‖_op.
+    The dual is strongly concave, so a gap δ puts the best Z within √(2 δ max ω) of this one; and each direction v of
+    the best row space has ‖Zv‖ = λ_L at the best Z. So a direction is not one of them if δ is below `exclusion`,
+    (λ_L − ‖Zv‖)²/(2 max ω): gap-safe screening (Ndiaye et al., 2017), for the nuclear norm.
+
+    `basis` and `singular_values` are L's, `residual_contrast_products` holds ⟨R_g, D_g⟩, `dual_norm` is ‖Z‖_op and
+    `dual_lengths` the ‖Zv‖ of the basis.
     """
     weights = residual_weights(residual_norms, pair_weights, penalty)
     squares = residual_norms**2
@@ -111,7 +126,9 @@ def certify(
     quadratic = pair_sum(weights**2 * squares / jnp.where(pair_weights > 0, pair_weights, 1))
     dual = scale * pair_sum(weights * residual_contrast_products) - scale**2 * quadratic / 2
     optimality = jnp.where(objective == 0, 0, (objective - dual) / jnp.where(objective == 0, 1, objective))
-    return Certificate(objective, optimality, basis, singular_values, residual_norms)
+    missing = jnp.maximum(penalty.low_rank - scale * dual_lengths, 0)
+    exclusion = missing**2 / (2 * jnp.max(pair_weights))
+    return Certificate(objective, optimality, basis, singular_values, residual_norms, exclusion)
 
 
 def leading(basis: Float[Array, " in max_rank"], rank: Int[Array, ""]) -> Float[Array, " in max_rank"]:
@@ -120,11 +137,19 @@ def leading(basis: Float[Array, " in max_rank"], rank: Int[Array, ""]) -> Float[
 
 
 def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, rtol: ScalarLike) -> Decomposition:
-    """The public result. A direction counts as zero if its penalty is within the tolerance of the objective, or its
-    singular value, which comes by way of a Gram, within 8 √eps of the largest."""
-    objective, optimality, basis, values, residual_norms = certificate
-    kept = penalty.low_rank * values > 10 * jnp.maximum(rtol, optimality) * objective
+    """The public result. A direction counts as zero if its penalty is within the tolerance of the objective, if its
+    singular value, which comes by way of a Gram, is within 8 √eps of the largest, or if the gap excludes it.
+
+    Where the gap stays open and no column of the bound on the rank is zero, the bound is what holds it open."""
+    objective, optimality, basis, values, residual_norms, exclusion = certificate
+    kept = penalty.low_rank * values > 10 * rtol * objective
     kept &= values > 8 * jnp.sqrt(jnp.finfo(values.dtype).eps) * values[0]
+    kept &= exclusion <= jnp.maximum(rtol, jnp.abs(optimality)) * objective
+    kept = jnp.cumprod(kept) > 0
+    status = outcome.status
+    if basis.shape[1] < basis.shape[0]:
+        bound = kept[-1] & (status == Status.max_steps_reached)
+        status = Status.where(bound, Status.rank_at_bound, status)
     return Decomposition(
         objective=objective,
         basis=jnp.where(kept[None], basis, 0),
@@ -133,5 +158,10 @@ def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, 
         residual_norms=residual_norms,
         optimality=optimality,
         steps=outcome.steps,
-        status=outcome.status,
+        status=status,
     )
+
+
+def with_status(solution: Decomposition, status: Status) -> Decomposition:
+    """The solution of a problem whose data or arguments may be bad."""
+    return eqx.tree_at(lambda result: result.status, solution, worst(status, solution.status))

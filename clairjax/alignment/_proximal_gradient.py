@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .. import _validate
 from .._loop import iterate
 from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
 from ._clients import Clients, DenseClients
 from ._contrasts import HIGHEST, contrasts, pair_index
-from ._program import Certificate, Decomposition, Penalty, certify, decomposition, residual_weights, tolerance
+from ._program import Certificate, Decomposition, Penalty, Start, certify, decomposition, residual_weights, tolerance
 
 
 class ProximalGradient(eqx.Module):
@@ -40,15 +41,18 @@ class ProximalGradient(eqx.Module):
     max_steps: int = eqx.field(static=True, default=5000)
     rtol: ScalarLike | None = None
 
+    def __check_init__(self):
+        _validate.at_least(self.max_steps, "max_steps", 1)
+
     def solve(
         self,
         clients: Clients,
         penalty: Penalty,
         pair_weights: Float[Array, "clients clients"],
-        factor: Float[Array, " in max_rank"] | None = None,
+        start: Start | None = None,
     ) -> Decomposition:
-        """Solve (7) for dense clients. `factor` is `Factored`'s warm start and is not used here."""
-        del factor
+        """Solve (7) for dense clients. `start` is `Factored`'s and is not used here."""
+        del start
         if not isinstance(clients, DenseClients):
             raise ValueError("ProximalGradient forms the contrasts and needs dense weights: use solver=Factored().")
         stack = contrasts(clients.values)
@@ -152,4 +156,5 @@ def _certificate(
     basis, dual_values = bases[0], jnp.sqrt(jnp.maximum(squares[1], 0))
     # Lengths along the singular vectors are right to eps of the largest; roots of the Gram's eigenvalues only to √eps.
     values = jnp.linalg.norm(jnp.matmul(both[0], basis, precision=HIGHEST), axis=0)
-    return certify(basis, values, norms, products, dual_values[0], pair_weights, penalty)
+    dual_lengths = jnp.linalg.norm(jnp.matmul(both[1], basis, precision=HIGHEST), axis=0)
+    return certify(basis, values, norms, products, dual_values[0], dual_lengths, pair_weights, penalty)

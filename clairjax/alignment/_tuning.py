@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from .._typing import ScalarLike
 from ._clients import Clients
-from ._contrasts import low_quantile, pair_index, pair_squared_distances
-from ._factored import contrast_products, initial_factor, start, step, with_orthogonal_columns
-from ._program import Penalty, leading
+from ._contrasts import HIGHEST, low_quantile, pair_squared_distances
+from ._factored import at_rest, initial_factor, step
+from ._program import Penalty, Start, leading
 from ._vote import votes_needed
 
 
@@ -18,7 +18,7 @@ from ._vote import votes_needed
 # of the factor that has shrunk to zero does not come back.
 PATH = (0.45, 0.53, 0.62, 0.72, 0.85)
 STEPS_A_PENALTY = 12
-# Huber threshold as a share of the median contrast: small, so that contaminated pairs pull with bounded force.
+# Huber threshold as a share of the contrasts within a majority: small, so that contaminated pairs pull little.
 THRESHOLD_SHARE = 0.1
 
 
@@ -26,7 +26,7 @@ class Tuned(NamedTuple):
     penalty: Penalty
     basis: Float[Array, " in max_rank"]  # for the first vote, zeros beyond rank; refitting finds the final one
     rank: Int[Array, ""]
-    factor: Float[Array, " in max_rank"]  # warm start for `Factored` at this penalty
+    start: Start  # for `Factored` at this penalty
 
 
 @jax.named_scope("clairjax.tune")
@@ -39,9 +39,10 @@ def tune(
 ) -> Tuned:
     """Walk a path of λ_L at fixed λ_S; keep the penalty whose row space leaves a majority closest together.
 
-    λ_S is a tenth of the median weighted contrast, so the loss is close to Σ‖D_g − L_g‖_F and the path needs no
-    noise level: L = 0 is optimal from λ_L = λ_S ‖stack of D_g/‖D_g‖‖_op on, and the path is a fixed set of shares
-    of that. Each penalty gets `STEPS_A_PENALTY` steps from the factor of the one before. For each λ_L and each
+    λ_S is a tenth of the weighted contrasts within a majority (the reach of `_majority_reach`: with the median over
+    pairs, outsiders beyond 29 % of the clients would set it). So the loss is close to Σ‖D_g − L_g‖_F and the path
+    needs no noise level: L = 0 is optimal from λ_L = λ_S ‖stack of D_g/‖D_g‖‖_op on, and the path is a fixed set of
+    shares of that. Each penalty gets `STEPS_A_PENALTY` steps from where the one before ended. For each λ_L and each
     number r of leading directions the score is the log of the (h + 1)-th smallest m_k² per degree of freedom,
     q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least trimmed squares
     criterion, which no minority can lower. More directions always lower it a little by fitting noise, so the
@@ -51,39 +52,35 @@ def tune(
     count, out, in_ = clients.shape
     distances = pair_squared_distances(clients.inner_products())
     dtype = distances.dtype
-    pairs = pair_index(count)
-    scale = jnp.sort((jnp.sqrt(distances) * pair_weights)[pairs])[len(pairs[0]) // 2]
-    scale = jnp.where(scale > 0, scale, jnp.max(jnp.sqrt(distances) * pair_weights))
+    needed = votes_needed(count, vote_share)
+    contrasts = jnp.sqrt(distances) * pair_weights
+    scale = _majority_reach(contrasts, needed)
+    scale = jnp.where(scale > 0, scale, jnp.max(contrasts))
     sparse = jnp.maximum(jnp.asarray(THRESHOLD_SHARE, dtype) * scale, jnp.finfo(dtype).tiny ** 0.5)
     vanishing = sparse * _unit_stack_norm(clients, distances)
     vanishing = jnp.where(vanishing > 0, vanishing, sparse)
-    needed = votes_needed(count, vote_share)
     freedom = (out * (in_ - 1 - jnp.arange(max_rank))).astype(dtype)  # of r = 1 … max_rank
 
-    def at_penalty(factor: Array, share: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    def at_penalty(start: Start, share: Array) -> tuple[Start, tuple[tuple[Array, Start, Array], Array]]:
         low_rank = share * vanishing
         penalty = Penalty(low_rank, sparse)
         state = jax.lax.fori_loop(
             0,
             STEPS_A_PENALTY,
             lambda _, state: step(clients, distances, penalty, pair_weights, state),
-            start(factor, pair_weights),
+            at_rest(start),
         )
-        return state.factor, (
-            low_rank,
-            state.factor,
-            _log_spread(clients, distances, state.factor, needed),
-        )
+        start = Start(state.factor, state.weights)
+        directions = _unit_columns(start.factor)
+        return start, ((low_rank, start, directions), _log_spread(clients, distances, directions, needed))
 
-    _, (low_rank, factors, spreads) = jax.lax.scan(
-        at_penalty, initial_factor(clients, distances, max_rank), jnp.asarray(PATH, dtype)
-    )
+    first = Start(initial_factor(clients, distances, max_rank), pair_weights)
+    _, (path, spreads) = jax.lax.scan(at_penalty, first, jnp.asarray(PATH, dtype))
     usable = jnp.arange(max_rank) < max(1, in_ // 2)
     scores = jnp.where(usable[None], spreads - jnp.log(jnp.maximum(freedom, 1))[None], jnp.inf)  # [path, rank]
     place, chosen_rank = _select(scores, freedom, rank)
-    factor = jnp.take(factors, place, axis=0)
-    basis = leading(_unit_columns(factor), chosen_rank)
-    return Tuned(Penalty(low_rank[place], sparse), basis, chosen_rank, factor)
+    low_rank, start, directions = jax.tree.map(lambda leaf: jnp.take(leaf, place, axis=0), path)
+    return Tuned(Penalty(low_rank, sparse), leading(directions, chosen_rank), chosen_rank, start)
 
 
 def _select(
@@ -115,20 +112,24 @@ def _unit_stack_norm(clients: Clients, distances: Float[Array, "clients clients"
 def _log_spread(
     clients: Clients,
     distances: Float[Array, "clients clients"],
-    factor: Float[Array, " in max_rank"],
+    directions: Float[Array, " in max_rank"],
     needed: Int[Array, ""],
 ) -> Float[Array, " max_rank"]:
     """Log of the (h + 1)-th smallest m_k² off the r leading directions, for r = 1 … max_rank."""
-    _, cross = contrast_products(clients, _unit_columns(factor))
-    explained = jnp.cumsum(jnp.diagonal(cross, axis1=-2, axis2=-1), axis=-1)
+    rows = clients.times(directions)
+    along = jax.vmap(pair_squared_distances)(jnp.einsum("jqr,kqr->rjk", rows, rows, precision=HIGHEST))
     floor = jnp.finfo(distances.dtype).eps * low_quantile(distances) + jnp.finfo(distances.dtype).tiny
-    left = jnp.moveaxis(jnp.maximum(distances[..., None] - explained, 0), -1, 0)  # [max_rank, K, K]
-    reach = jnp.take(jnp.sort(left, axis=-1), needed, axis=-1)  # the own zero is first
-    return jnp.log(jnp.take(jnp.sort(reach, axis=-1), needed, axis=-1) + floor)
+    left = jnp.maximum(distances[None] - jnp.cumsum(along, axis=0), 0)  # [max_rank, K, K]
+    return jnp.log(_majority_reach(left, needed) + floor)
+
+
+def _majority_reach(table: Float[Array, "*batch clients clients"], needed: Int[Array, ""]) -> Float[Array, "*batch"]:
+    """The (h + 1)-th smallest m_k, the entry from client k to its h-th nearest: no minority can move it far."""
+    reach = jnp.take(jnp.sort(table, axis=-1), needed, axis=-1)  # the own zero is first
+    return jnp.take(jnp.sort(reach, axis=-1), needed, axis=-1)
 
 
 def _unit_columns(factor: Float[Array, " in max_rank"]) -> Float[Array, " in max_rank"]:
-    """Its row space's principal directions, largest first; a vanished column stays zero."""
-    factor, _ = with_orthogonal_columns(factor)
+    """The principal directions of a factor that `step` made, largest first; a vanished column stays zero."""
     lengths = jnp.linalg.norm(factor, axis=0, keepdims=True)
     return factor / jnp.where(lengths > 0, lengths, 1)

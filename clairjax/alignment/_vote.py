@@ -73,7 +73,8 @@ def majority_vote(
     distances = jnp.where(copy & jnp.isfinite(nearest_other)[:, None], nearest_other[:, None], off_subspace)
     # Each row without its own zero, ascending; what is below rounding is one value.
     rows = jnp.sort(jnp.where(jnp.eye(count, dtype=bool), -jnp.inf, distances), axis=1)[:, 1:]
-    rounding = 16 * jnp.finfo(dtype).eps * jnp.median(separations[pair_index(count)])
+    pairs = pair_index(count)
+    rounding = 16 * jnp.finfo(dtype).eps * jnp.sort(separations[pairs])[len(pairs[0]) // 2]
     logs = jnp.log(jnp.maximum(rows, jnp.maximum(rounding, jnp.finfo(dtype).tiny)))
     needed = votes_needed(count, vote_share)
     deviation = 1 / jnp.sqrt(jnp.maximum(jnp.asarray(freedom, dtype), 1))

@@ -12,7 +12,6 @@ from jaxtyping import Array
 from .. import sweep
 from .._typing import Key
 from ..sweep import Results
-from ._presets import Preset
 from ._table import Table
 
 
@@ -21,7 +20,8 @@ class Experiment:
     """One table or figure of a paper.
 
     - `name`, `summary`: as `clairjax list` prints them;
-    - `presets`: sizes by name; `cells(preset)`: what the sweep runs, frozen dataclasses;
+    - `presets`: sizes by name, each with its number of `replicates`;
+    - `cells(preset)`: what the sweep runs, frozen dataclasses;
     - `replicate(key, cell)`: one replicate, a dict of arrays;
     - `report(results)`: our figures beside the paper's, as tables;
     - `plot(results, path)`: writes a PNG.
@@ -29,8 +29,8 @@ class Experiment:
 
     name: str
     summary: str
-    presets: Mapping[str, Preset]
-    cells: Callable[[Preset], tuple[Any, ...]]
+    presets: Mapping[str, Any]
+    cells: Callable[[Any], tuple[Any, ...]]
     replicate: Callable[[Key, Any], dict[str, Array]]
     report: Callable[[Results], list[Table]]
     plot: Callable[[Results, str | os.PathLike[str]], None]

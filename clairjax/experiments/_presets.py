@@ -33,3 +33,54 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "paper": Preset((10, 20, 50), (5, 10, 20), 100),
     },
 }
+
+
+class CentaurLinear(NamedTuple):
+    """Numbers of clients and of features (the middle of each stands where the other varies), rounds per condition."""
+
+    clients: tuple[int, ...]
+    features: tuple[int, ...]
+    rates: tuple[tuple[float, int], ...]
+    rounds: int
+    runs: int
+    replicates: int
+
+
+CENTAUR_LINEAR: dict[str, CentaurLinear] = {
+    "smoke": CentaurLinear((200, 400), (12, 16), ((1.0, 60),), 30, 2, 3),
+    "laptop": CentaurLinear((500, 1000, 2000, 4000), (12, 25, 50, 100), ((1.0, 85), (2.0, 360)), 60, 30, 10),
+    "paper": CentaurLinear((500, 1000, 2000, 4000), (12, 25, 50, 100, 200), ((1.0, 85), (2.0, 360)), 60, 30, 40),
+}
+
+
+class CentaurTradeoff(NamedTuple):
+    """Every ε at `clients`; every number of features at `many_clients`."""
+
+    epsilons: tuple[float, ...]
+    clients: int
+    features: tuple[int, ...]
+    many_clients: int
+    replicates: int
+
+
+CENTAUR_TRADEOFF: dict[str, CentaurTradeoff] = {
+    "smoke": CentaurTradeoff((1.0, 4.0), 300, (8, 16), 500, 3),
+    "laptop": CentaurTradeoff((0.5, 1.0, 2.0, 4.0, 8.0), 1000, (25, 50, 100), 4000, 10),
+    "paper": CentaurTradeoff((0.5, 1.0, 2.0, 4.0, 8.0), 1000, (25, 50, 100), 4000, 40),
+}
+
+
+class CentaurSettings(NamedTuple):
+    """Rounds to try for CENTAUR, and for perturbed least squares."""
+
+    rounds: tuple[int, ...]
+    server_rounds: tuple[int, ...]
+    clients: int
+    replicates: int
+
+
+CENTAUR_SETTINGS: dict[str, CentaurSettings] = {
+    "smoke": CentaurSettings((10,), (2,), 200, 2),
+    "laptop": CentaurSettings((10, 20, 40, 80), (1, 2, 4, 8), 1000, 8),
+    "paper": CentaurSettings((10, 20, 40, 80), (1, 2, 4, 8), 1000, 24),
+}

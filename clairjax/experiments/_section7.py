@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from .._status import Status
 from .._typing import Key
 from ..alignment import Factored, Penalty
 from ..data import MultiResponse, Problem
@@ -90,11 +88,6 @@ def mean_square_error(matrices: Float[Array, "clients out in"], problem: Problem
     return jnp.sum((matrices - problem.weights) ** 2, axis=(1, 2)).mean()
 
 
-def status_number(status: Status) -> Int[Array, ""]:
-    """A status as a number to store; 0 is converged."""
-    return jnp.asarray(status._value)
-
-
 def size_columns(cell: Cell) -> tuple[str, ...]:
     return str(cell.dimension), str(cell.samples), str(cell.clients)
 
@@ -130,8 +123,3 @@ def failure_notes(results: Results) -> tuple[str, ...]:
         f"p = {cell.dimension}, K = {cell.clients}: replicates {', '.join(map(str, failed))} failed, left out."
         for cell, failed in failures.items()
     )
-
-
-def kept(results: Results, cell: Cell) -> dict[str, np.ndarray]:
-    """The outputs of a cell without its failed replicates."""
-    return {name: values[~results.failed[cell]] for name, values in results[cell].items()}

@@ -81,12 +81,14 @@ class Table:
         return Group(table, *(Text(note, style="dim") for note in self.notes), Text())
 
 
-def new_figure(panels: int, width: float = 3.6, height: float = 3.4) -> tuple["Figure", list["Axes"]]:
-    """A figure of panels side by side that share their vertical axis, outside pyplot's global state."""
+def new_figure(
+    panels: int, width: float = 3.6, height: float = 3.4, *, shared: bool = True
+) -> tuple["Figure", list["Axes"]]:
+    """A figure of panels side by side that share their vertical axis or not, outside pyplot's global state."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * panels + 0.6, height), layout="constrained", dpi=150)
-    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    axes = figure.subplots(1, panels, sharey=shared, squeeze=False)[0]
     for axis in axes:
         axis.grid(alpha=0.25, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)

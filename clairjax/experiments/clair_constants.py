@@ -16,7 +16,8 @@ from ..sweep import Results
 from . import _section7
 from ._experiment import Experiment
 from ._presets import PRESETS, Preset
-from ._section7 import PUBLISHED, SIZE_TITLES, SOLVER, Constants, by_dimension, kept, mean_square_error
+from ._replicates import kept
+from ._section7 import PUBLISHED, SIZE_TITLES, SOLVER, Constants, by_dimension, mean_square_error
 from ._table import Table, legend_below, mean, new_figure, save
 
 

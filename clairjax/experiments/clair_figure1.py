@@ -2,10 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
 from jaxtyping import Array
 
 from .._typing import Key
@@ -14,6 +11,7 @@ from ..subspaces import subspace_distance
 from ..sweep import Results
 from ._experiment import Experiment
 from ._presets import PRESETS
+from ._replicates import fit, kept, status_number
 from ._section7 import (
     RANK,
     SIZE_TITLES,
@@ -22,27 +20,15 @@ from ._section7 import (
     by_dimension,
     cells,
     failure_notes,
-    kept,
     published_constants,
     rules,
     size_columns,
-    status_number,
 )
 from ._table import Estimate, Table, legend_below, mean, new_figure, save
 
 
 THEORY = -0.5
 SERIES = {"auto": "clair", "published": "as published"}
-
-
-class Line(NamedTuple):
-    """log distance = intercept + slope · log size."""
-
-    slope: Estimate
-    intercept: float
-
-    def at(self, size: float) -> float:
-        return math.exp(self.intercept) * size**self.slope.value
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -62,20 +48,6 @@ def distances(results: Results, cell: Cell, series: str) -> Estimate:
     """Mean distance where the rank found is the true one; elsewhere the distance is 1 and is counted apart."""
     outputs = kept(results, cell)
     return mean(outputs[series][outputs[f"{series}_rank"] == RANK])
-
-
-def fit(sizes: Sequence[int], points: Sequence[Estimate]) -> Line:
-    """Least squares of log distance on log size, weighted by the points' standard errors, which give the slope's."""
-    usable = [(size, p) for size, p in zip(sizes, points, strict=True) if p.value > 0 and p.error > 0]
-    if len(usable) < 2:
-        return Line(Estimate(math.nan, math.nan), math.nan)
-    x = np.log([size for size, _ in usable])
-    y = np.log([p.value for _, p in usable])
-    weights = np.array([(p.value / p.error) ** 2 for _, p in usable])
-    centre = np.average(x, weights=weights)
-    spread = np.sum(weights * (x - centre) ** 2)
-    slope = float(np.sum(weights * (x - centre) * y) / spread)
-    return Line(Estimate(slope, float(spread**-0.5)), float(np.average(y, weights=weights) - slope * centre))
 
 
 def report(results: Results) -> list[Table]:

@@ -11,6 +11,7 @@ from ..alignment import clair, fedavg, label_oracle, local, oracle_fedavg, refin
 from ..sweep import Results
 from ._experiment import Experiment
 from ._presets import PRESETS
+from ._replicates import kept, status_number
 from ._section7 import (
     SIZE_TITLES,
     SOLVER,
@@ -18,13 +19,11 @@ from ._section7 import (
     by_dimension,
     cells,
     failure_notes,
-    kept,
     law_note,
     mean_square_error,
     published_constants,
     rules,
     size_columns,
-    status_number,
 )
 from ._table import Table, legend_below, mean, new_figure, ratio, save
 

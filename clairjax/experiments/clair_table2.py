@@ -13,6 +13,7 @@ from ..data import Problem
 from ..sweep import Results
 from ._experiment import Experiment
 from ._presets import PRESETS
+from ._replicates import kept, status_number
 from ._section7 import (
     RANK,
     SIZE_TITLES,
@@ -21,12 +22,10 @@ from ._section7 import (
     by_dimension,
     cells,
     failure_notes,
-    kept,
     law_note,
     published_constants,
     rules,
     size_columns,
-    status_number,
 )
 from ._table import Estimate, Table, legend_below, mean, new_figure, save
 

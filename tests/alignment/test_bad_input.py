@@ -2,13 +2,16 @@
 
 import contextlib
 import functools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from clairjax import Factored, Penalty, ProximalGradient, Status, clair, decompose
+from clairjax import ClairResult, Factored, Penalty, ProximalGradient, Status, clair, decompose
+from clairjax.alignment import decompose_noiseless
 from clairjax.alignment._clients import Clients
 
 
@@ -128,6 +131,150 @@ OPTIONS = {
 def test_options(options, message):
     with refused(message):
         clair(GOOD, **options)
+
+
+SOLVERS = {
+    "no columns": (lambda: Factored(max_rank=0), "max_rank must be an integer of at least 1, got 0."),
+    "no steps": (lambda: Factored(max_steps=0), "max_steps must be an integer of at least 1, got 0."),
+    "fewer than none": (lambda: ProximalGradient(max_steps=-3), "max_steps must be an integer of at least 1, got -3."),
+    "no steps without noise": (
+        lambda: decompose_noiseless(GOOD, PENALTY, max_steps=0),
+        "max_steps must be an integer of at least 1, got 0.",
+    ),
+    "a negative tolerance": (
+        lambda: decompose(GOOD, PENALTY, solver=Factored(rtol=-1e-3)),
+        "solver.rtol must be at least 0 and finite, got -0.001.",
+    ),
+    "a tolerance that is not a number": (
+        lambda: clair(GOOD, solver=Factored(rtol=np.nan)),
+        "solver.rtol must be at least 0 and finite, got nan.",
+    ),
+    "a negative tolerance without noise": (
+        lambda: decompose_noiseless(GOOD, PENALTY, rtol=-1e-3),
+        "rtol must be at least 0 and finite, got -0.001.",
+    ),
+    "no step": (
+        lambda: decompose(GOOD, PENALTY, solver=ProximalGradient(step=0.0)),
+        "solver.step must be positive and finite, got 0.0.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), SOLVERS.values(), ids=SOLVERS)
+def test_solvers(call, message):
+    with refused(message):
+        call()
+
+
+KINDS_OF_ARGUMENT = """
+import numpy as np
+from clairjax import Factored, Penalty, ProximalGradient, clair, decompose
+weights = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
+for call in (
+    lambda: decompose(weights, (0.3, 0.1)),
+    lambda: clair(weights, penalty=(0.3, 0.1)),
+    lambda: clair(weights, rank=2.0),
+    lambda: clair(weights, rank=True),
+    lambda: clair(weights, solver="factored"),
+    lambda: decompose(weights, Penalty(0.3, 0.1), solver=Factored),
+    lambda: Factored(max_rank=2.0),
+    lambda: Factored(max_steps=1e3),
+    lambda: ProximalGradient(max_steps=True),
+):
+    try:
+        call()
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_kinds_of_argument():
+    """In a process without the type checks of these tests, which would come first."""
+    done = subprocess.run([sys.executable, "-c", KINDS_OF_ARGUMENT], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [
+        "penalty must be a Penalty(low_rank, sparse), got (0.3, 0.1).",
+        "penalty must be a Penalty(low_rank, sparse), got (0.3, 0.1).",
+        "rank must be an integer, static inside a trace, got 2.0.",
+        "rank must be an integer, static inside a trace, got True.",
+        "solver must be a Factored or a ProximalGradient, got 'factored'.",
+        "solver must be a Factored or a ProximalGradient, got <class 'clairjax.alignment._factored.Factored'>.",
+        "max_rank must be an integer of at least 1, got 2.0.",
+        "max_steps must be an integer of at least 1, got 1000.0.",
+        "max_steps must be an integer of at least 1, got True.",
+    ], done.stderr
+
+
+GOOD_ARGUMENTS = {
+    "low_rank": np.float64(0.3),
+    "sparse": np.float64(0.1),
+    "pair_weights": np.full((CLIENTS, CLIENTS), 0.2),
+    "threshold": np.float64(1e3),
+    "vote_share": np.float64(0.5),
+    "rtol": np.float64(1e-3),
+}
+# Each as bad as the guards outside a trace refuse it.
+BAD_ARGUMENTS = [
+    *(("low_rank", value) for value in (-0.3, 0.0, np.nan, np.inf)),
+    *(("sparse", value) for value in (-0.1, 0.0, np.nan, np.inf)),
+    *(("pair_weights", table(value)) for value in (-2.0, 0.0, np.nan, np.inf)),
+    ("pair_weights", 1 + np.triu(np.ones((CLIENTS, CLIENTS)))),
+    *(("threshold", value) for value in (-1.0, np.nan)),
+    *(("vote_share", value) for value in (-0.5, 0.0, 1.0, 2.0, np.nan)),
+    *(("rtol", value) for value in (-1e-3, np.nan)),
+]
+
+
+def run_clair(low_rank, sparse, pair_weights, threshold, vote_share, rtol):
+    solver = Factored(rtol=rtol)
+    options = {"pair_weights": pair_weights, "threshold": threshold, "vote_share": vote_share}
+    return clair(jnp.asarray(GOOD), penalty=Penalty(low_rank, sparse), solver=solver, refit=False, **options)
+
+
+def run_decompose(low_rank, sparse, pair_weights, threshold, vote_share, rtol):
+    solver = ProximalGradient(rtol=rtol, accelerate=True)
+    return decompose(jnp.asarray(GOOD), Penalty(low_rank, sparse), pair_weights=pair_weights, solver=solver)
+
+
+def run_noiseless(low_rank, sparse, pair_weights, threshold, vote_share, rtol):
+    return decompose_noiseless(jnp.asarray(GOOD), Penalty(low_rank, sparse), rtol=rtol)
+
+
+TAKES = {
+    jax.jit(run_clair): set(GOOD_ARGUMENTS),
+    jax.jit(run_decompose): {"low_rank", "sparse", "pair_weights", "rtol"},
+    jax.jit(run_noiseless): {"low_rank", "sparse", "rtol"},
+}
+every_driver = pytest.mark.parametrize("run", TAKES, ids=["clair", "decompose", "decompose_noiseless"])
+
+
+@every_driver
+def test_inside_a_trace_the_status_tells(run):
+    """And nobody is a member, nothing is refined; good values of the same arguments have another status."""
+    assert run(**GOOD_ARGUMENTS).status == Status.converged
+    for name, value in BAD_ARGUMENTS:
+        if name in TAKES[run]:
+            found = run(**(GOOD_ARGUMENTS | {name: value}))
+            assert found.status == Status.invalid_argument, (name, value)
+            if isinstance(found, ClairResult):
+                assert not found.members.any() and found.decomposition.status == Status.invalid_argument
+                np.testing.assert_array_equal(found.refined, GOOD)
+
+
+def test_each_lane_of_a_batch_has_its_own_status():
+    shares = jnp.asarray([0.5, np.nan, 0.3, 1.0])
+    found = jax.vmap(lambda share: clair(jnp.asarray(GOOD), vote_share=share, threshold=1e3))(shares)
+    assert (found.status == Status.invalid_argument).tolist() == [False, True, False, True]
+    assert found.members.all(1).tolist() == [True, False, True, False]
+
+
+@every_driver
+def test_numpy_numbers_take_the_dtype_of_the_data(run):
+    """GOOD is float32 and the numbers are float64: no promotion, the same result as from Python numbers."""
+    python = {name: value.tolist() for name, value in GOOD_ARGUMENTS.items()}
+    found, expected = run.__wrapped__(**GOOD_ARGUMENTS), run.__wrapped__(**python)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype != jnp.float64
+        np.testing.assert_array_equal(one, other)
 
 
 def test_rank_is_bounded_by_the_smaller_axis():

@@ -1,5 +1,7 @@
 """The error analysis: identities to rounding, expectations within standard errors."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ collaboration, projected_errors = jax.jit(_gain.collaboration), jax.jit(_gain.pr
 decomposition_cost, label_oracle = jax.jit(_gain.decomposition_cost), jax.jit(_averaging.label_oracle)
 estimate_collaboration = jax.jit(_gain.estimate_collaboration, static_argnames="fitted")
 
+REPLICATES = 4 * int(os.environ.get("CLAIRJAX_TEST_REPLICATES", "100"))
 SMALL = MultiResponse(clients=10, outputs=7, inputs=5, samples=60)
 
 
@@ -175,7 +178,7 @@ def test_theorem_4_with_unequal_clients(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "outputs", "inputs"), [(5, 12, 10), (10, 18, 20)])
 def test_estimates_are_right_on_average(key, clients, outputs, inputs):
-    """E_⊥ without bias; the cost, which is of first order, within 10 %; the expected error within 5 %."""
+    """E_⊥ without bias; the cost, which is of first order, within 10 %; the expected error within 5 %: of 400."""
     model = MultiResponse(clients=clients, outputs=outputs, inputs=inputs, samples=10 * inputs)
 
     def look(problem):
@@ -198,11 +201,12 @@ def test_estimates_are_right_on_average(key, clients, outputs, inputs):
             "expected": average(ours.mse_factor_expected * reducible(ours) * share),
         }
 
-    found = replicates(model, key, 400, look)
+    found = replicates(model, key, REPLICATES, look)
+    wider = max(1.0, (400 / REPLICATES) ** 0.5)
     assert within(found["known"], 0.0)
-    assert abs(found["fitted"].mean()) < 0.02 * found["outside"].mean()
-    np.testing.assert_allclose(found["estimated cost"].mean(), found["cost"].mean(), rtol=0.1)
-    np.testing.assert_allclose(found["expected"].mean(), found["refined"].mean(), rtol=0.05)
+    assert abs(found["fitted"].mean()) < 0.02 * wider * found["outside"].mean()
+    np.testing.assert_allclose(found["estimated cost"].mean(), found["cost"].mean(), rtol=0.1 * wider)
+    np.testing.assert_allclose(found["expected"].mean(), found["refined"].mean(), rtol=0.05 * wider)
 
 
 def test_who_should_collaborate(rng):

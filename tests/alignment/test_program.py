@@ -131,7 +131,8 @@ def certificate(stack, low_rank, table, penalty):
     rows = lambda blocks: blocks.reshape(-1, IN)
     dual_norm = jnp.linalg.norm(rows(weights[:, None, None] * residual), 2)
     values = jnp.linalg.svd(rows(low_rank), compute_uv=False)
-    return certify(jnp.eye(IN, dtype=values.dtype), values, norms, products, dual_norm, table, penalty)
+    lengths = jnp.linalg.norm(rows(weights[:, None, None] * residual), axis=0)  # along the unit vectors
+    return certify(jnp.eye(IN, dtype=values.dtype), values, norms, products, dual_norm, lengths, table, penalty)
 
 
 @wide

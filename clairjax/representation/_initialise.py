@@ -1,0 +1,77 @@
+"""Where the iterations start: random, or from the second moment of y x."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float
+
+from .. import _validate
+from .._typing import Key, ScalarLike
+from ..kernels import gram, orthonormalize, right_basis
+from ._linear import HIGHEST, LinearClients
+
+
+def random_start(
+    clients: int, features: int, rank: int, scale: ScalarLike, *, key: Key, dtype: DTypeLike
+) -> tuple[Float[Array, "features rank"], Float[Array, "clients rank"]]:
+    """A basis and heads with independent normal entries of standard deviation `scale`; FLUTE, Algorithm 1."""
+    # One draw, cut up: each draw compiles a bit generator of its own.
+    draw = jnp.asarray(scale, dtype) * jax.random.normal(key, (features + clients, rank), dtype)
+    return draw[:features], draw[features:]
+
+
+@jax.named_scope("clairjax.moment_basis")
+def moment_basis(
+    inputs: Float[Array, "clients samples features"], targets: Float[Array, "clients samples"], rank: int
+) -> Float[Array, "features rank"]:
+    """The method of moments: leading eigenvectors of the mean of y² x xᵀ over all samples of all clients.
+
+    For standard normal x its mean is 2·ΦΦᵀ/M + c·I, so that the leading eigenvectors are those of the clients'
+    true coefficients. Its fourth moments converge slowly: it is a start, not an estimate.
+
+    **Arguments:** `inputs` [M, N, d], `targets` [M, N]; `rank` (static), at most d.
+
+    **Returns:** orthonormal [d, rank].
+
+    **Source:** Tripuraneni, Jin and Jordan (2021), Algorithm 1; FedRep's start in Collins et al. (2021).
+
+    **Cost:** M N d² and one d × d eigendecomposition.
+
+    >>> import jax
+    >>> from clairjax.representation import moment_basis
+    >>> inputs = jax.random.normal(jax.random.key(0), (4, 500, 3))
+    >>> int(abs(moment_basis(inputs, inputs[..., 1], 1)[:, 0]).argmax())
+    1
+    """
+    weighted = inputs * targets[..., None]
+    mean = jnp.einsum("mnd,mne->de", weighted, weighted, precision=HIGHEST) / targets.size
+    return right_basis(mean, rank)[0]
+
+
+def orthonormal_start(
+    inputs: Float[Array, "clients samples features"],
+    targets: Float[Array, "clients samples"],
+    rank: int,
+    init: Literal["spectral", "random"],
+    *,
+    key: Key,
+) -> Float[Array, "features rank"]:
+    """FedRep's two starts. The random one spans what `random_start` with this key gives FLUTE."""
+    if init == "spectral":
+        return moment_basis(inputs, targets, rank)
+    clients, _, features = inputs.shape
+    return orthonormalize(random_start(clients, features, rank, 1.0, key=key, dtype=inputs.dtype)[0])
+
+
+def largest_moment(clients: LinearClients) -> Float[Array, ""]:
+    """The largest singular value of the clients' moments: λ₁ and the noise on it, so a step from it is safe."""
+    count, features = clients.moment.shape
+    tall = clients.moment if count >= features else clients.moment.T
+    square = right_basis(gram(tall), 1)[1][0]
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 1)
+
+
+def check_choice(value: str, name: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise _validate.fail(name, " or ".join(f'"{choice}"' for choice in choices), repr(value))

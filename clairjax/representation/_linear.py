@@ -1,0 +1,203 @@
+"""The linear model y = xᵀ B w_i: what the clients' data say of it, exact heads, and the result of every method."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .. import _validate
+from .._status import Status
+
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Representation(eqx.Module):
+    """A shared basis and a head for each client.
+
+    - `basis` [features, rank]: B. Orthonormal, except from `flute`, whose B shares its scale with the heads;
+    - `heads` [clients, rank]: w_i;
+    - `errors` [rounds]: after each round the mean over clients of ‖B w_i − φ_i‖, where the true φ_i were given;
+    - `status`. Where it is `diverged` or `nonfinite_input`, the arrays hold NaN.
+    """
+
+    basis: Float[Array, "features rank"]
+    heads: Float[Array, "clients rank"]
+    errors: Float[Array, " rounds"] | None
+    status: Status
+
+    @property
+    def coefficients(self) -> Float[Array, "clients features"]:
+        """Each client's B w_i, [clients, features]."""
+        return coefficients(self.basis, self.heads)
+
+    def predict(self, inputs: Float[Array, "clients samples features"]) -> Float[Array, "clients samples"]:
+        """Each client's xᵀ B w_i for its own inputs."""
+        return jnp.einsum("mnd,md->mn", inputs, self.coefficients, precision=HIGHEST)
+
+
+class LinearClients(eqx.Module):
+    """What least squares needs of the clients' data, each client's divided by its number of samples N.
+
+    - `gram` [clients, features, features]: X_iᵀX_i/N, where there are more samples than features;
+    - `inputs` [clients, samples, features]: X_i/√N, where there are not, and a product with the data is cheaper;
+    - `moment` [clients, features]: X_iᵀy_i/N;
+    - `square` [clients]: ‖y_i‖²/N.
+
+    Which of `gram` and `inputs` is kept (the other is None) depends on the shapes alone.
+    """
+
+    gram: Float[Array, "clients features features"] | None
+    inputs: Float[Array, "clients samples features"] | None
+    moment: Float[Array, "clients features"]
+    square: Float[Array, " clients"]
+
+    @classmethod
+    def of(
+        cls, inputs: Float[Array, "clients samples features"], targets: Float[Array, "clients samples"]
+    ) -> "LinearClients":
+        _, samples, features = inputs.shape
+        root = jnp.sqrt(jnp.asarray(samples, inputs.dtype))
+        inputs, targets = inputs / root, targets / root
+        moment = jnp.einsum("mnd,mn->md", inputs, targets, precision=HIGHEST)
+        square = jnp.sum(targets**2, 1)
+        if samples <= features:
+            return cls(None, inputs, moment, square)
+        return cls(grams(inputs), None, moment, square)
+
+    @jax.named_scope("clairjax.linear_gradient")
+    def gradient(self, coefficients: Float[Array, "clients features"]) -> Float[Array, "clients features"]:
+        """Each client's gradient of half its mean squared error: X_iᵀ(X_i θ_i − y_i)/N."""
+        if self.gram is not None:
+            return jnp.einsum("mde,me->md", self.gram, coefficients, precision=HIGHEST) - self.moment
+        fitted = jnp.einsum("mnd,md->mn", self.inputs, coefficients, precision=HIGHEST)
+        return jnp.einsum("mnd,mn->md", self.inputs, fitted, precision=HIGHEST) - self.moment
+
+    def risk(self, coefficients: Float[Array, "clients features"]) -> Float[Array, " clients"]:
+        """Each client's mean squared error."""
+        return jnp.sum(coefficients * (self.gradient(coefficients) - self.moment), 1) + self.square
+
+    def full_gram(self) -> Float[Array, "clients features features"]:
+        """X_iᵀX_i/N, formed where it is not kept."""
+        return grams(cast(Array, self.inputs)) if self.gram is None else self.gram
+
+    def projected(
+        self, basis: Float[Array, "features rank"]
+    ) -> tuple[Float[Array, "clients rank rank"], Float[Array, "clients rank"]]:
+        """Gram and moment of each client's data in the basis: of the inputs X_i B."""
+        moment = jnp.einsum("md,dk->mk", self.moment, basis, precision=HIGHEST)
+        if self.gram is not None:
+            half = jnp.einsum("mde,ek->mdk", self.gram, basis, precision=HIGHEST)
+            return jnp.einsum("dj,mdk->mjk", basis, half, precision=HIGHEST), moment
+        return grams(jnp.einsum("mnd,dk->mnk", self.inputs, basis, precision=HIGHEST)), moment
+
+
+def grams(inputs: Float[Array, "clients samples features"]) -> Float[Array, "clients features features"]:
+    return jnp.einsum("mnd,mne->mde", inputs, inputs, precision=HIGHEST)
+
+
+def coefficients(
+    basis: Float[Array, "features rank"], heads: Float[Array, "clients rank"]
+) -> Float[Array, "clients features"]:
+    return jnp.einsum("mk,dk->md", heads, basis, precision=HIGHEST)
+
+
+@jax.named_scope("clairjax.least_squares_heads")
+def least_squares_heads(clients: LinearClients, basis: Float[Array, "features rank"]) -> Float[Array, "clients rank"]:
+    """Each client's head that minimises its own squared error in a given basis."""
+    return solve_positive(*clients.projected(basis))
+
+
+def solve_positive(
+    matrix: Float[Array, "problems size size"], right: Float[Array, "problems size"]
+) -> Float[Array, "problems size"]:
+    """Solutions of many symmetric positive systems, by Cholesky.
+
+    Every matrix gets a ridge of 4 · size · eps · its trace, which a regular one does not notice and which makes the
+    factor of a singular one exist: the solution is then finite and not unique. A zero matrix gives zero.
+    """
+    size, limits = matrix.shape[1], jnp.finfo(matrix.dtype)
+    trace = jnp.trace(matrix, axis1=1, axis2=2)
+    ridge = jnp.maximum(4 * size * float(limits.eps) * trace, float(limits.tiny))
+    eye = jnp.eye(size, dtype=matrix.dtype)
+    factor = jnp.linalg.cholesky(matrix + ridge[:, None, None] * eye[None])
+    return jax.scipy.linalg.cho_solve((factor, True), right[..., None])[..., 0]
+
+
+def mean_distance(
+    coefficients: Float[Array, "clients features"], truth: Float[Array, "clients features"]
+) -> Float[Array, ""]:
+    """The mean over clients of ‖θ_i − φ_i‖: the error that FLUTE's figures plot (section 7.1)."""
+    return jnp.mean(jnp.sqrt(jnp.sum((coefficients - truth) ** 2, 1)))
+
+
+def validate_linear(
+    inputs: ArrayLike | Sequence[Any], targets: ArrayLike | Sequence[Any], rank: int | None = None
+) -> tuple[Float[Array, "clients samples features"], Float[Array, "clients samples"]]:
+    """Arrays, NumPy arrays or nested lists of one floating dtype, of shapes that belong together and finite."""
+    inputs, targets = _array(inputs, "inputs"), _array(targets, "targets")
+    if inputs.ndim != 3:
+        raise _validate.fail("inputs", "of shape (clients, samples, features)", f"shape {tuple(inputs.shape)}")
+    if 0 in inputs.shape:
+        raise _validate.fail("inputs", "without an empty axis", f"shape {tuple(inputs.shape)}")
+    if targets.shape != inputs.shape[:2]:
+        expected = f"of shape (clients, samples) = {tuple(inputs.shape[:2])}"
+        raise _validate.fail("targets", expected, f"shape {tuple(targets.shape)}")
+    if targets.dtype != inputs.dtype:
+        raise _validate.fail("targets", f"of the dtype of inputs, {inputs.dtype}", targets.dtype)
+    _finite(inputs, "inputs")
+    _finite(targets, "targets")
+    clients, _, features = inputs.shape
+    if rank is not None and not 1 <= rank <= min(features, clients):
+        raise _validate.fail("rank", f"between 1 and min(features, clients) = {min(features, clients)}", rank)
+    return jnp.asarray(inputs), jnp.asarray(targets)
+
+
+def validate_truth(
+    truth: ArrayLike | Sequence[Any] | None, inputs: Float[Array, "clients samples features"]
+) -> Float[Array, "clients features"] | None:
+    """Each client's true coefficients, in the dtype of the data."""
+    if truth is None:
+        return None
+    truth = _array(truth, "truth")
+    clients, _, features = inputs.shape
+    if truth.shape != (clients, features):
+        expected = f"of shape (clients, features) = ({clients}, {features})"
+        raise _validate.fail("truth", expected, f"shape {tuple(truth.shape)}")
+    _finite(truth, "truth")
+    return jnp.asarray(truth, inputs.dtype)
+
+
+def input_status(clients: LinearClients) -> Status:
+    """Squares that overflow count as infinite, too."""
+    total = jnp.sum(clients.square) + jnp.sum(clients.moment**2)
+    data = [leaf for leaf in (clients.gram, clients.inputs) if leaf is not None]
+    total = total + jnp.sum(data[0] ** 2)
+    return Status.where(jnp.isfinite(total), Status.converged, Status.nonfinite_input)
+
+
+def _array(value: Any, name: str) -> Array | np.ndarray:
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        try:
+            value = np.asarray(value)
+        except ValueError:
+            raise _validate.fail(name, "an array", "a list of different lengths") from None
+    if value.dtype not in (jnp.float32, jnp.float64):
+        advice = "float32 or float64 (convert half precision and integers first: Gram matrices need the digits)"
+        raise _validate.fail(name, advice, value.dtype)
+    return value
+
+
+def _finite(value: Any, name: str) -> None:
+    if not _validate.concrete(value):
+        return
+    with jax.ensure_compile_time_eval():  # a constant inside someone's trace is looked at, too
+        array = jnp.asarray(value)
+        finite = np.asarray(jnp.isfinite(array).all(tuple(range(1, array.ndim))))
+    if not finite.all():
+        clients = ", ".join(map(str, np.flatnonzero(~finite)))
+        raise _validate.fail(name, "finite", f"NaN or infinite values from client(s) {clients}")

@@ -1,0 +1,178 @@
+"""The clients' sufficient statistics against the data, exact heads, and what bad data gets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_numpy as reference
+
+from clairjax import Status
+from clairjax.representation import LinearClients, Representation
+from clairjax.representation._linear import (
+    input_status,
+    least_squares_heads,
+    mean_distance,
+    solve_positive,
+    validate_linear,
+    validate_truth,
+)
+
+
+CLIENTS, FEATURES, RANK = 5, 6, 3
+
+
+@pytest.fixture(params=[20, 6, 4], ids=["Gram", "as many", "data"])
+def data(request, rng):
+    return reference.draw(rng, CLIENTS, request.param, FEATURES)
+
+
+def clients_of(data, dtype=jnp.float64):
+    return LinearClients.of(jnp.asarray(data.inputs, dtype), jnp.asarray(data.targets, dtype))
+
+
+def test_gram_matrices_are_kept_where_they_are_smaller(data):
+    clients = clients_of(data)
+    assert (clients.gram is None) == (data.inputs.shape[1] <= FEATURES)
+    assert (clients.gram is None) != (clients.inputs is None)
+
+
+def test_gradient_and_risk_are_their_definitions(data, rng, dtype):
+    clients, eps = clients_of(data, dtype), float(jnp.finfo(dtype).eps)
+    coefficients = rng.standard_normal((CLIENTS, FEATURES))
+    residuals = np.einsum("mnd,md->mn", data.inputs, coefficients) - data.targets
+    gradient = np.einsum("mnd,mn->md", data.inputs, residuals) / residuals.shape[1]
+    found = clients.gradient(jnp.asarray(coefficients, dtype))
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, gradient, rtol=0, atol=100 * eps * np.abs(gradient).max())
+    risk = clients.risk(jnp.asarray(coefficients, dtype))
+    np.testing.assert_allclose(risk, (residuals**2).mean(1), rtol=0, atol=400 * eps * (residuals**2).mean())
+
+
+def test_gradient_is_the_derivative_of_half_the_risk(data, rng, check_derivative):
+    clients = clients_of(data)
+    coefficients = jnp.asarray(rng.standard_normal((CLIENTS, FEATURES)))
+    derivative = jax.grad(lambda theta: clients.risk(theta).sum() / 2)(coefficients)
+    np.testing.assert_allclose(derivative, clients.gradient(coefficients), atol=1e-12)
+    check_derivative(lambda theta: clients_of(data).risk(theta), coefficients)
+
+
+def test_heads_are_each_clients_least_squares(data, rng, dtype):
+    basis = rng.standard_normal((FEATURES, RANK))
+    found = least_squares_heads(clients_of(data, dtype), jnp.asarray(basis, dtype))
+    assert found.dtype == dtype
+    tolerance = 1e-9 if dtype == jnp.float64 else 2e-2
+    np.testing.assert_allclose(found, reference.heads_of(data, basis), rtol=tolerance, atol=tolerance)
+
+
+def test_heads_without_enough_samples_fit_the_data(rng):
+    data = reference.draw(rng, CLIENTS, 2, FEATURES)
+    basis = rng.standard_normal((FEATURES, RANK))
+    heads = np.asarray(least_squares_heads(clients_of(data), jnp.asarray(basis)))
+    fitted = np.einsum("mnd,dk,mk->mn", data.inputs, basis, heads)
+    np.testing.assert_allclose(fitted, data.targets, atol=1e-9 * np.abs(data.targets).max())
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_positive_systems_at_any_scale(rng, dtype, scale):
+    if dtype == jnp.float32 and scale != 1.0:
+        scale = scale**0.5
+    root = rng.standard_normal((4, 9, RANK))
+    matrix, right = scale * root.swapaxes(1, 2) @ root, rng.standard_normal((4, RANK))
+    found = solve_positive(jnp.asarray(matrix, dtype), jnp.asarray(right, dtype))
+    expected = np.linalg.solve(matrix, right[..., None])[..., 0]
+    tolerance = 1e5 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+def test_singular_systems_have_finite_solutions(dtype):
+    ones, zero = np.ones((1, 3, 3)), np.zeros((1, 3, 3))
+    found = solve_positive(
+        jnp.asarray(np.concatenate([ones, zero]), dtype), jnp.asarray([[3.0] * 3, [0.0] * 3], dtype)
+    )
+    np.testing.assert_allclose(found[0].sum(), 3, rtol=1e-4)
+    np.testing.assert_array_equal(found[1], 0)
+
+
+def test_a_representation_predicts(rng):
+    basis, heads = rng.standard_normal((FEATURES, RANK)), rng.standard_normal((CLIENTS, RANK))
+    found = Representation(jnp.asarray(basis), jnp.asarray(heads), None, Status.converged)
+    inputs = rng.standard_normal((CLIENTS, 7, FEATURES))
+    expected = np.stack([x @ basis @ w for x, w in zip(inputs, heads, strict=True)])
+    np.testing.assert_allclose(found.predict(jnp.asarray(inputs)), expected, atol=1e-12)
+    np.testing.assert_allclose(found.coefficients, heads @ basis.T, atol=1e-12)
+
+
+def test_the_distance_is_the_mean_of_norms(rng):
+    first, second = rng.standard_normal((2, CLIENTS, FEATURES))
+    expected = np.linalg.norm(first - second, axis=1).mean()
+    np.testing.assert_allclose(mean_distance(jnp.asarray(first), jnp.asarray(second)), expected, rtol=1e-12)
+
+
+GOOD = (np.zeros((3, 4, 2)), np.zeros((3, 4)))
+
+
+def spoiled(array, index, value=np.nan):
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+BAD = {
+    "two axes": (
+        (GOOD[0][0], GOOD[1]),
+        1,
+        r"inputs must be of shape \(clients, samples, features\), got shape \(4, 2\)\.",
+    ),
+    "no client": ((GOOD[0][:0], GOOD[1][:0]), 1, r"inputs must be without an empty axis, got shape \(0, 4, 2\)\."),
+    "other samples": ((GOOD[0], GOOD[1][:, :3]), 1, r"targets must be of shape .* = \(3, 4\), got shape \(3, 3\)\."),
+    "integers": ((GOOD[0].astype(int), GOOD[1]), 1, r"inputs must be float32 or float64 \(.*\), got int64\."),
+    "half": ((GOOD[0], GOOD[1].astype(np.float16)), 1, r"targets must be float32 or float64 \(.*\), got float16\."),
+    "two dtypes": ((GOOD[0], GOOD[1].astype(np.float32)), 1, r"targets must be of the dtype .*float64, got float32\."),
+    "ragged": (([[[1.0]], [[1.0], [2.0]]], GOOD[1]), 1, r"inputs must be an array, got a list of different lengths\."),
+    "NaN input": ((spoiled(GOOD[0], (1, 0, 0)), GOOD[1]), 1, r"inputs must be finite, got .* client\(s\) 1\."),
+    "infinite target": (
+        (GOOD[0], spoiled(spoiled(GOOD[1], (0, 1), np.inf), (2, 3))),
+        1,
+        r"targets must be finite, got NaN or infinite values from client\(s\) 0, 2\.",
+    ),
+    "rank above features": (GOOD, 3, r"rank must be between 1 and min\(features, clients\) = 2, got 3\."),
+    "rank above clients": (
+        (np.zeros((2, 4, 5)), np.zeros((2, 4))),
+        3,
+        r"rank must be between 1 and min\(features, clients\) = 2, got 3\.",
+    ),
+    "rank zero": (GOOD, 0, r"rank must be between 1 and min\(features, clients\) = 2, got 0\."),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_is_refused(case):
+    (inputs, targets), rank, message = BAD[case]
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        validate_linear(inputs, targets, rank)
+
+
+def test_lists_are_data():
+    inputs, targets = validate_linear([[[1.0, 2.0]], [[3.0, 4.0]]], [[1.0], [2.0]], 2)
+    assert inputs.shape == (2, 1, 2) and targets.shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("truth", "message"),
+    [
+        (np.zeros((3, 3)), r"truth must be of shape \(clients, features\) = \(3, 2\), got shape \(3, 3\)\."),
+        (np.full((3, 2), np.inf), r"truth must be finite, got NaN or infinite values from client\(s\) 0, 1, 2\."),
+    ],
+)
+def test_a_bad_truth_is_refused(truth, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        validate_truth(truth, jnp.asarray(GOOD[0]))
+
+
+@pytest.mark.parametrize("samples", [8, 2])
+@pytest.mark.parametrize(("value", "expected"), [(np.nan, True), (np.inf, True), (1e200, True), (1.0, False)])
+def test_traced_bad_data_is_a_status(samples, value, expected):
+    """Squares that overflow count."""
+    inputs = spoiled(np.ones((3, samples, 4)), (1, 0, 0), value)
+    status = jax.jit(lambda x, y: input_status(LinearClients.of(x, y)))(jnp.asarray(inputs), jnp.ones((3, samples)))
+    assert bool(status == Status.nonfinite_input) == expected
