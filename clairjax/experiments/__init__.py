@@ -8,20 +8,25 @@ from . import (
     clair_figure1,
     clair_table1,
     clair_table2,
+    flute_figure4,
+    flute_synthetic,
 )
 from ._experiment import Experiment as Experiment
 from ._table import Table as Table
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        clair_table1,
-        clair_table2,
-        clair_figure1,
-        clair_constants,
-        centaur_linear,
-        centaur_settings,
-        centaur_tradeoff,
+    experiment.name: experiment
+    for experiment in (
+        clair_table1.EXPERIMENT,
+        clair_table2.EXPERIMENT,
+        clair_figure1.EXPERIMENT,
+        clair_constants.EXPERIMENT,
+        flute_synthetic.FIGURE_1,
+        flute_synthetic.FIGURE_3,
+        flute_figure4.EXPERIMENT,
+        centaur_linear.EXPERIMENT,
+        centaur_settings.EXPERIMENT,
+        centaur_tradeoff.EXPERIMENT,
     )
 }

@@ -48,8 +48,8 @@ class CentaurLinear(NamedTuple):
 
 CENTAUR_LINEAR: dict[str, CentaurLinear] = {
     "smoke": CentaurLinear((200, 400), (12, 16), ((1.0, 60),), 30, 2, 3),
-    "laptop": CentaurLinear((500, 1000, 2000, 4000), (12, 25, 50, 100), ((1.0, 85), (2.0, 360)), 60, 30, 10),
-    "paper": CentaurLinear((500, 1000, 2000, 4000), (12, 25, 50, 100, 200), ((1.0, 85), (2.0, 360)), 60, 30, 40),
+    "laptop": CentaurLinear((500, 1000, 2000, 4000), (12, 25, 50, 100), ((1.0, 85), (2.0, 380)), 60, 30, 10),
+    "paper": CentaurLinear((500, 1000, 2000, 4000), (12, 25, 50, 100, 200), ((1.0, 85), (2.0, 380)), 60, 30, 40),
 }
 
 
@@ -83,4 +83,33 @@ CENTAUR_SETTINGS: dict[str, CentaurSettings] = {
     "smoke": CentaurSettings((10,), (2,), 200, 2),
     "laptop": CentaurSettings((10, 20, 40, 80), (1, 2, 4, 8), 1000, 8),
     "paper": CentaurSettings((10, 20, 40, 80), (1, 2, 4, 8), 1000, 24),
+}
+
+
+class Tasks(NamedTuple):
+    """Every combination of numbers of clients, of samples and of ranks."""
+
+    clients: tuple[int, ...]
+    samples: tuple[int, ...]
+    ranks: tuple[int, ...]
+    rounds: int
+    replicates: int
+
+
+FLUTE: dict[str, dict[str, Tasks]] = {
+    "flute-fig1": {
+        "smoke": Tasks((15,), (12,), (2, 4), 200, 3),
+        "laptop": Tasks((30,), (20,), (2, 4, 6, 8), 2000, 40),
+        "paper": Tasks((15, 30), (12, 20), (2, 4, 6, 8), 2000, 100),
+    },
+    "flute-fig3": {
+        "smoke": Tasks((15,), (12,), (2, 4), 200, 3),
+        "laptop": Tasks((15, 30), (12, 20), (2, 4, 6, 8), 2000, 40),
+        "paper": Tasks((15, 30), (12, 20), (2, 4, 6, 8), 2000, 100),
+    },
+    "flute-fig4": {
+        "smoke": Tasks((10,), (8, 9), (6,), 200, 3),
+        "laptop": Tasks((10,), (8, 9, 10, 11), (6,), 2000, 100),
+        "paper": Tasks((10,), (8, 9, 10, 11), (6,), 2000, 100),
+    },
 }

@@ -183,7 +183,8 @@ def _floor_panel(axis: "Axes", sizes: Sequence[float], points: Sequence[Estimate
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axis.minorticks_off()
     slope = fit(sizes, points).slope
-    axis.text(0.05, 0.95, f"slope {slope.text(2)}", transform=axis.transAxes, va="top", fontsize=9)
+    place, side = (0.05, "left") if slope.value > 0 else (0.95, "right")
+    axis.text(place, 0.95, f"slope {slope.text(2)}", transform=axis.transAxes, va="top", ha=side, fontsize=9)
 
 
 EXPERIMENT = Experiment(

@@ -29,8 +29,8 @@ MULTIPLIER = 0.25  # σ of the whole budget as one release, where the errors in 
 # The best of the grids of `clairjax reproduce centaur-settings` (laptop preset, seed 0, ε = 2), whose draws differ
 # from those used here at every seed.
 CONSTANT_FROM_START = Setting(40, 0.03, 0.8, True)
-CONSTANT = Setting(40, 0.3, 16.0, False)
-JAIN_ROUNDS, JAIN_CLIP = 4, 1.0  # the clip norm in units of the one that is never reached
+CONSTANT = Setting(80, 0.1, 8.0, False)
+JAIN_ROUNDS, JAIN_CLIP = 4, 0.3  # the clip norm in units of the one that is never reached
 
 SERIES = {
     "default": "centaur, default",
