@@ -24,6 +24,11 @@ ROWS = {
     "sweep": ["jitted, one at a time", "NumPy", "sweep, 1 lanes (its choice)", "sweep, 2 lanes"],
     "scaling": ["solve 4 8", "solve 8 8", "solve 4 16", "clair 4 8", "clair 8 8", "clair 4 16"],
     "memory": ["Converged"],
+    "representation": [
+        *("FLUTE, 3 × 20 rounds: NumPy", "FLUTE, 3 × 20 rounds: vmap"),
+        *(f"CENTAUR, 2 × 5 rounds: {how}" for how in ("vmap", "lax.map", "NumPy")),
+        *(f"{what}, one round: " for what in ("FLUTE", "CENTAUR")),
+    ],
 }
 LABELS = {
     "correctness": "{solver}",
@@ -31,10 +36,11 @@ LABELS = {
     "sweep": "{how}",
     "scaling": "{what} {K} {p = q}",
     "memory": "{status}",
+    "representation": "{what}: {how}",
 }
 
 
-SLOW = ("sweep", "scaling", "memory")  # they compile all of `clair`, some several times
+SLOW = ("sweep", "scaling", "memory", "representation")  # they compile all of `clair`, some several times
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ROWS]
 TIMELESS = ("objective difference", "optimality", "relative difference", "wrong side")
 

@@ -123,7 +123,7 @@ def test_bad_rounds_and_bad_data_inside_a_trace(rng):
 @pytest.mark.parametrize("rank", [2, 4, 6, 8])
 @pytest.mark.parametrize("clients", [15, 30])
 def test_flutes_limit_is_centralised_least_squares(key, clients, rank):
-    """Within 2 % at N = 20, on C.1's model; two standard errors of the difference are allowed for."""
+    """Within 2 % at N = 20, on C.1's model."""
 
     def one(key):
         data_key, start_key = jax.random.split(key)
@@ -134,5 +134,4 @@ def test_flutes_limit_is_centralised_least_squares(key, clients, rank):
 
     keys = jax.random.split(key, REPLICATES)
     found, central = np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=25))(keys)).T
-    error = (found - central).std(ddof=1) / np.sqrt(REPLICATES)
-    assert abs(found.mean() - central.mean()) < 0.02 * central.mean() + 2 * error
+    assert abs(found.mean() - central.mean()) < 0.02 * central.mean()
