@@ -12,11 +12,13 @@ import pytest
 
 from clairjax import clair, sweep
 from clairjax.experiments import EXPERIMENTS, clair_constants, clair_figure1, clair_table1, clair_table2
+from clairjax.experiments._replicates import fit
 from clairjax.experiments._section7 import PUBLISHED, SAMPLES, Cell, mean_square_error
 from clairjax.experiments._table import Estimate
 from clairjax.sweep import Results
 
 
+SECTION_7 = ("clair-table1", "clair-table2", "clair-fig1", "clair-constants")
 REPLICATES = int(os.environ.get("CLAIRJAX_TEST_REPLICATES", "100"))
 
 
@@ -48,10 +50,16 @@ def every_cell(name):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_presets_are_parts_of_the_paper(name):
+def test_every_experiment_has_a_line_and_three_presets(name):
     experiment = EXPERIMENTS[name]
     assert experiment.name == name and "\n" not in experiment.summary
     assert list(experiment.presets) == ["smoke", "laptop", "paper"]
+    assert all(preset.replicates > 0 for preset in experiment.presets.values())
+
+
+@pytest.mark.parametrize("name", SECTION_7)
+def test_presets_are_parts_of_the_paper(name):
+    experiment = EXPERIMENTS[name]
     cells = [set(experiment.cells(preset)) for preset in experiment.presets.values()]
     assert cells[0] <= cells[2] and cells[1] <= cells[2] and len(cells[0]) <= 3
     assert experiment.presets["paper"].replicates == 100
@@ -65,14 +73,14 @@ def test_the_paper_preset_has_the_printed_rows():
 
 def test_constants_are_tuned_on_other_draws_than_the_tables():
     key = jax.random.key(0)
-    tables = {name: every_cell(name) for name in EXPERIMENTS if name != "clair-constants"}
+    tables = {name: every_cell(name) for name in SECTION_7 if name != "clair-constants"}
     used = {int(jax.random.key_data(sweep.replicate_key(key, cell, 0))[1]) for row in tables.values() for cell in row}
     tuning = {int(jax.random.key_data(sweep.replicate_key(key, cell, 0))[1]) for cell in every_cell("clair-constants")}
     assert not used & tuning
     assert set(PUBLISHED) == set(SAMPLES)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", SECTION_7)
 def test_every_report_and_plot_of_every_cell(name, tmp_path):
     cells = every_cell(name)
     tables = EXPERIMENTS[name].write(made(name, cells), tmp_path)
@@ -91,7 +99,7 @@ def test_figure1_without_any_rank_found(tmp_path):
     assert tables[1].rows[0][2:] == ("–", "–", "–", "–", "-0.5")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", SECTION_7)
 def test_a_report_of_failed_replicates(name, tmp_path):
     results = made(name, every_cell(name)[:1])
     (cell,) = results.cells
@@ -134,11 +142,11 @@ def test_figure1_fits_a_slope_with_its_error(key):
     clients = [10, 20, 40, 80]
     truth = 3 * np.array(clients) ** -0.5
     noise = 0.02 * np.asarray(jax.random.normal(key, (1000, 4)))
-    lines = [clair_figure1.fit(clients, list(map(Estimate, truth * (1 + e), 0.02 * truth))) for e in noise]
+    lines = [fit(clients, list(map(Estimate, truth * (1 + e), 0.02 * truth))) for e in noise]
     slopes = np.array([line.slope.value for line in lines])
     assert abs(slopes.mean() + 0.5) < 4 * slopes.std() / np.sqrt(1000)
     assert slopes.std() == pytest.approx(lines[0].slope.error, rel=0.1)
-    assert clair_figure1.fit(clients, [Estimate(1.0, float("nan"))] * 4).slope.value != 0  # NaN, not a guess
+    assert fit(clients, [Estimate(1.0, float("nan"))] * 4).slope.value != 0  # NaN, not a guess
 
 
 def test_constants_best_is_the_smallest_worst_case():

@@ -1,0 +1,134 @@
+"""The experiments of FLUTE and CENTAUR: reports and plots of made results, and what their verdicts say."""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from clairjax import sweep
+from clairjax.experiments import EXPERIMENTS, centaur_linear, flute_figure4, flute_synthetic
+from clairjax.experiments._budget import never_reached, noise_for
+from clairjax.experiments._centaur import NOISE, away
+from clairjax.experiments._claims import Claim
+from clairjax.privacy import epsilon
+from clairjax.subspaces import subspace_distance
+from clairjax.sweep import Results
+
+
+NAMES = ("flute-fig1", "flute-fig3", "flute-fig4", "centaur-linear", "centaur-settings", "centaur-tradeoff")
+
+
+@functools.cache
+def shapes(name, cell):
+    return jax.eval_shape(lambda key: EXPERIMENTS[name].replicate(key, cell), jax.random.key(0))
+
+
+def made(name, preset="smoke", replicates=4, **outputs):
+    """Results of random numbers with an experiment's names and shapes; `outputs` replaces some."""
+    draws = np.random.default_rng(0)
+    experiment = EXPERIMENTS[name]
+    cells = experiment.cells(experiment.presets[preset])
+    arrays = {
+        cell: {
+            output: outputs[output](cell, replicates)
+            if output in outputs
+            else draws.uniform(0.5, 1, (replicates, *shape.shape)).astype(shape.dtype)
+            for output, shape in shapes(name, cell).items()
+        }
+        for cell in cells
+    }
+    zero = dict.fromkeys(cells, 0.0)
+    return Results(arrays, {cell: np.zeros(replicates, bool) for cell in cells}, zero, zero, {})
+
+
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_report_and_plot(name, preset, tmp_path):
+    tables = EXPERIMENTS[name].write(made(name, preset), tmp_path)
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.png", "report.md", "results.csv", "results.nc"]
+
+
+def test_settings_are_searched_on_other_draws_than_those_shown():
+    keys = {
+        name: {
+            jax.random.key_data(sweep.replicate_key(jax.random.key(0), cell, 0)).tobytes()
+            for preset in EXPERIMENTS[name].presets.values()
+            for cell in EXPERIMENTS[name].cells(preset)
+        }
+        for name in ("centaur-settings", "centaur-tradeoff", "centaur-linear")
+    }
+    assert not keys["centaur-settings"] & (keys["centaur-tradeoff"] | keys["centaur-linear"])
+
+
+def test_a_claim_is_true_false_or_depends():
+    assert [Claim("", flags, "").verdict for flags in ([True, True], [False], [True, False, False])] == [
+        "true",
+        "false",
+        "depends (1 of 3)",
+    ]
+
+
+def test_verdicts_of_figure_3_follow_the_figures():
+    """FLUTE a tenth below FedRep at the end, above it for half of the way, and lower with more clients."""
+    level = lambda cell, replicates: np.full(replicates, 100 / cell.clients) + np.arange(replicates) / 1e6
+    points = lambda cell: len(cell.stored)
+
+    def history(first, last):
+        return lambda cell, replicates: np.stack(
+            [
+                np.where(np.arange(points(cell)) < points(cell) // 2, first, last) * value
+                for value in level(cell, replicates)
+            ]
+        )
+
+    outputs = {name: level for name in ("flute",)}
+    outputs |= {
+        name: lambda cell, count: 1.1 * level(cell, count) for name in ("fedrep", "fedrep_random", "fedrep_sum")
+    }
+    outputs |= {"flute_history": history(3, 1), "fedrep_history": history(1.1, 1.1)}
+    outputs |= {"fedrep_random_history": history(5, 1.1), "fedrep_sum_history": history(1.1, 1.1)}
+    claims = flute_synthetic.claims(made("flute-fig3", "laptop", **outputs))
+    verdicts = {claim.text: claim.verdict for claim in claims}
+    assert verdicts["FLUTE ends below FedRep with the mean of the gradients, by 2 standard errors"] == "true"
+    assert verdicts["FedRep is ahead at first, FLUTE overtakes it"] == "true"
+    assert verdicts["From a random start FedRep needs more rounds than FLUTE"] == "false"  # as many
+    assert verdicts["More clients lower FLUTE's error"] == "true"
+
+
+def test_the_best_pair_of_figure_4_is_found():
+    error = lambda cell, count: np.tile(np.array([2.0, 1.0, 3.0, 0.5]) + 1e-3 * np.arange(count)[:, None], (1, 1))
+    results = made("flute-fig4", error=error)
+    claims = EXPERIMENTS["flute-fig4"].report(results)[-1].rows
+    assert [row[1] for row in claims] == ["true", "true"]
+    assert list(flute_figure4.PAIRS)[1] == "γ1 = γ2"
+
+
+def test_rates_and_slopes_are_fitted():
+    errors = 0.2 * 0.75 ** np.arange(60)[None] * np.ones((3, 1))
+    factor, straight = centaur_linear.rate(errors)
+    assert factor.value == pytest.approx(0.75) and straight == pytest.approx(1)
+
+    def floor(cell, count):
+        values = [centaur_linear.predicted_floor(*setting, cell.clients, cell.features) for setting in cell.settings]
+        return np.array(values)[None] * (1 + 1e-3 * np.arange(count)[:, None])
+
+    found = {
+        name: slope.value for name, slope, _ in centaur_linear.slopes(made("centaur-linear", "laptop", floor=floor))
+    }
+    assert found["noise multiplier"] == pytest.approx(1)
+    assert found["clients n, ζ ∝ √(d k log n)"] == pytest.approx(-0.94, abs=0.02)  # √log n
+    assert found["features d, ζ held"] == pytest.approx(0.5, abs=0.03)
+    assert centaur_linear.NOISE == NOISE
+
+
+def test_the_budget_is_what_it_says(key):
+    sigma = noise_for(2.0, 40)
+    assert epsilon(sigma, 40, delta=1e-5, adjacency="add-or-remove-one") == pytest.approx(2.0, abs=1e-3)
+    assert never_reached(1000, 50) == pytest.approx(0.05 * 2 * math.sqrt(100 * math.log(1000)))
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 2)))[0]
+    start = away(jax.numpy.asarray(basis), 0.2, key=key)
+    assert subspace_distance(start, jax.numpy.asarray(basis)) == pytest.approx(0.2)
