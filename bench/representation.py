@@ -138,8 +138,8 @@ def _centaur(size: Size) -> list[dict[str, Any]]:
 def _centaur_loop(
     gram: np.ndarray, moment: np.ndarray, basis: np.ndarray, noise: float, rounds: int, rng: np.random.Generator
 ) -> np.ndarray:
-    decay = (1 - np.arange(rounds) / rounds) ** 2
-    for step in 8 * RANK * decay / decay.sum() / CLIP:
+    decay = (1 - np.arange(rounds) / rounds) ** 3
+    for step in 16 * RANK * decay / decay.sum() / CLIP:
         half = gram @ basis
         heads = np.linalg.solve(basis.T @ half, (moment @ basis)[:, :, None])[:, :, 0]
         residual = np.matmul(half, heads[:, :, None])[:, :, 0] - moment

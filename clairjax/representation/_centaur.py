@@ -16,7 +16,7 @@ from ._power_method import PrivatePowerMethod, check_power_method
 from ._subsets import check_batch, draw_subsets, seen_once
 
 
-PATH = 8.0
+PATH = 16.0
 
 
 class PrivateRepresentation(Representation):
@@ -69,7 +69,7 @@ def centaur(
       k + 1 fail). `None`: both use all samples, whose Gram matrices are kept, which is faster and, on exact
       linear data, no worse.
     - `sampling_rate` p in (0, 1]: each client takes part in a round by an independent coin.
-    - `step_size` η: one, or one per round. `None`: 24 k (1 − t/T)²/(T ζ), whose sum is about 8 k/ζ. It
+    - `step_size` η: one, or one per round. `None`: in proportion to (1 − t/T)³, with the sum 16 k/ζ. It
       depends on nothing private. The paper's is 1/(4 s_1²) with s_1² the leading eigenvalue of W*ᵀW*/n.
     - `init`: an orthonormal basis that does not depend on the users' data, or a `PrivatePowerMethod`, whose events
       are added to the ledger; `None` is a random basis and free.
@@ -155,7 +155,7 @@ def _step_sizes(
     """Clipped updates have a known length, so the path that the basis can take is known, too: it gets a fixed
     length, long steps first. What the noise of early rounds did, later rounds undo."""
     if step_size is None:
-        decay = (1 - np.arange(rounds) / rounds) ** 2
+        decay = (1 - np.arange(rounds) / rounds) ** 3
         return jnp.asarray(PATH * rank * decay / decay.sum(), clip_norm.dtype) / clip_norm
     sizes = jnp.asarray(step_size, clip_norm.dtype)
     if sizes.shape not in ((), (rounds,)):

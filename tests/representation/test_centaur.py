@@ -136,11 +136,11 @@ def test_on_exact_data_the_distance_falls_to_rounding(key):
 
 
 def test_the_default_step_is_a_path_of_fixed_length(key, problem, rng):
-    """8 k/ζ in all, shorter each round, so that scaling targets by c and ζ by c² changes nothing."""
+    """16 k/ζ in all, shorter each round, so that scaling targets by c and ζ by c² changes nothing."""
     start = orthonormal(rng)
     found = run(problem, key, start, step_size=None, clip_norm=0.1, noise_multiplier=2.0)
-    decay = (1 - np.arange(ROUNDS) / ROUNDS) ** 2
-    spelled = run(problem, key, start, step_size=80 * RANK * decay / decay.sum(), clip_norm=0.1, noise_multiplier=2.0)
+    decay = (1 - np.arange(ROUNDS) / ROUNDS) ** 3
+    spelled = run(problem, key, start, step_size=160 * RANK * decay / decay.sum(), clip_norm=0.1, noise_multiplier=2.0)
     np.testing.assert_allclose(found.basis, spelled.basis, rtol=1e-12)
     scaled = centaur(
         problem.inputs,
