@@ -38,6 +38,11 @@ def never_reached_moments(samples: int, features: int) -> tuple[float, float]:
     return 1.3 * RANK * gram, 2 * RANK * math.sqrt(1 + features / samples)
 
 
+def bounding_moments(features: int) -> tuple[float, float]:
+    """Clip norms that grow as bounds on a single sample's moments do, ∝ ‖x‖²‖w‖² and ‖x‖ |y| ‖w‖."""
+    return 0.3 * RANK * features, 0.6 * RANK * math.sqrt(features)
+
+
 def noise_for(epsilon: float, rounds: int) -> float:
     return privacy.noise_multiplier(epsilon, rounds, delta=DELTA, adjacency=ADJACENCY)
 
@@ -63,12 +68,10 @@ def spend_at_server(
     problem: SubspaceProblem,
     start: Array,
     rounds: int,
-    share: Array | float,
+    clip_norms: tuple[Array | float, Array | float],
     noise_multiplier: Array | float,
     key: Key,
 ) -> PrivateRepresentation:
-    """Perturbed least squares with clip norms that are this share of those never reached."""
-    first, second = never_reached_moments(*problem.inputs.shape[1:])
     return perturbed_least_squares(
         problem.inputs,
         problem.targets,
@@ -76,6 +79,6 @@ def spend_at_server(
         key=key,
         rounds=rounds,
         noise_multiplier=noise_multiplier,
-        clip_norms=(share * first, share * second),
+        clip_norms=clip_norms,
         init=start,
     )
