@@ -118,7 +118,7 @@ def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
     [
         (
             ["reproduce", "sine"],
-            "'sine' is not one of clair-table1, clair-table2, clair-fig1, clair-constants, sines.",
+            f"'sine' is not one of {', '.join(EXPERIMENTS)}, sines.",
         ),
         (["reproduce", "sines", "--preset", "huge"], "'huge' is not one of 'smoke', 'laptop', 'paper'."),
         (["reproduce", "sines", "--replicates", 0], "should be greater than or equal to 1"),

@@ -149,7 +149,7 @@ def _dimension(key: Key, cell: Dimension) -> dict[str, Array]:
         "centaur": subspace_distance(ours.basis, problem.basis),
         "jain": subspace_distance(bound.basis, problem.basis),
         "tight": subspace_distance(tight.basis, problem.basis),
-        "clipped": jnp.maximum(ours.clipped.max(), jnp.maximum(bound.clipped.max(), tight.clipped.max())),
+        "largest_clipped": jnp.maximum(ours.clipped.max(), jnp.maximum(bound.clipped.max(), tight.clipped.max())),
     }
 
 
@@ -206,7 +206,7 @@ def _dimension_tables(results: Results) -> list[Table]:
         for i, cell in enumerate(listed)
     ]
     slopes = (str(fit([cell.features for cell in listed], points).slope) for points in series.values())
-    clipped = max(kept(results, cell)["clipped"].max() for cell in listed)
+    clipped = max(kept(results, cell)["largest_clipped"].max() for cell in listed)
     notes = (
         f"n = {listed[0].clients}; noise of one release at σ = {MULTIPLIER}, spread over 40 and {JAIN_ROUNDS} rounds.",
         "Clip norms grow as the analyses say, ∝ √d and ∝ d; “tight” is Jain et al. at the smallest norms that no",
