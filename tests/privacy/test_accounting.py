@@ -297,7 +297,7 @@ class TestBadInput:
 
     def test_delta_that_sampling_alone_meets(self):
         message = self.message(privacy.noise_multiplier, 1.0, 2, delta=1e-3, sampling_rate=1e-4)
-        assert message == "delta must be below a user's chance to be sampled at all, got 0.001."
+        assert message == "delta must be below a user's chance to be sampled at all, 0.0002, got 0.001."
 
     def test_a_traced_noise(self):
         ask = jax.jit(lambda sigma: privacy.epsilon(sigma, 10, delta=DELTA))

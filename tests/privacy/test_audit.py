@@ -116,10 +116,12 @@ def test_audits_of_centaur_stay_below_the_accounted_epsilon(key, epsilon):
     """20 of 20 at full replicates; each bound is wrong with probability below 5 %, by far at these margins."""
     rounds = 5
     sigma = noise_for(epsilon, rounds)
+    bounds = []
     for one in jax.random.split(key, AUDITS):
         found = privacy.audit(CentaurCanary(sigma, rounds), runs=8000, delta=DELTA, key=one, chunk=1000)
-        assert 0.25 * epsilon < found.gaussian_epsilon <= epsilon  # at ε = 1 the runs leave a third of it unseen
-        assert found.epsilon <= epsilon
+        assert max(found.epsilon, found.gaussian_epsilon) <= epsilon
+        bounds.append(found.gaussian_epsilon)
+    assert np.mean(bounds) > 0.5 * epsilon  # they are not empty: a mean of 0.65 at ε = 1, more above
 
 
 @pytest.mark.parametrize(
