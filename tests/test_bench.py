@@ -25,7 +25,7 @@ ROWS = {
     "scaling": ["solve 4 8", "solve 8 8", "solve 4 16", "clair 4 8", "clair 8 8", "clair 4 16"],
     "memory": ["Converged"],
     "representation": [
-        *("FLUTE, 3 × 20 rounds: NumPy", "FLUTE, 3 × 20 rounds: vmap"),
+        *(f"FLUTE, 3 × 20 rounds: {how}" for how in ("NumPy", "vmap", "10 lanes")),
         *(f"CENTAUR, 2 × 5 rounds: {how}" for how in ("vmap", "lax.map", "NumPy")),
         *(f"{what}, one round: " for what in ("FLUTE", "CENTAUR")),
     ],
