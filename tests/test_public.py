@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "privacy": {"kernels"},
     "representation": {"kernels", "subspaces", "privacy"},
     "data": set(),
+    "models": set(),
     "sweep": set(),
     "profiling": set(),
     "experiments": {"kernels", "subspaces", "alignment", "privacy", "representation", "data", "sweep", "profiling"},

@@ -1,5 +1,9 @@
 """Generators of the papers' problems, as pure functions of a key."""
 
+from ._copying import Copying as Copying
+from ._copying import Sequences as Sequences
+from ._copying import copying_mask as copying_mask
+from ._copying import masked_accuracy as masked_accuracy
 from ._exact import SharedSubspace as SharedSubspace
 from ._exact import SubspaceProblem as SubspaceProblem
 from ._linear import MultiResponse as MultiResponse

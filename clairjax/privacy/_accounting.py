@@ -34,9 +34,9 @@ def epsilon(
     - `adjacency`: what a neighbour is. `"replace-one"`: one user's data are exchanged for any other (the clipped
       sum moves by 2ζ). `"add-or-remove-one"`: one user more or fewer (ζ). An ε means nothing without it: without
       sampling, one is the other at half the σ.
-    - `accountant`: `"pld"`, privacy loss distributions: exact without sampling; with it above by at most
-      about 5e-4 of ε (of 1, where ε is larger).
-      `"rdp"`, Rényi divergences, as the paper does: an upper bound, 5–10 % above in the usual range.
+    - `accountant`: `"pld"`, privacy loss distributions: exact without sampling; with it, above by at most about
+      5e-4 of ε (of 1, where ε is larger). `"rdp"`, Rényi divergences, as the paper does: an upper bound, 5–10 %
+      above in the usual range.
 
     **Returns:** ε ≥ 0. Infinity, with a warning, for σ = 0.
 
@@ -50,8 +50,8 @@ def epsilon(
     (αT/(2σ²)). Theorem 5.2's ε = 2√(T log(1/δ))/σ is too small: where it says 1, at δ = 1e-5, this function says
     1.11 under replace-one.
 
-    **Cost:** below a millisecond without sampling; with it 0.02 to 2 s, most for a rate
-    below 1e-2. Float64 on the host, whatever the data.
+    **Cost:** below a millisecond without sampling; with it 0.02 to 2 s, most for a rate below 1e-2.
+    Float64 on the host, whatever the data.
 
     >>> from clairjax import privacy
     >>> round(privacy.epsilon(20.0, 200, delta=1e-5, adjacency="add-or-remove-one"), 3)
@@ -80,8 +80,8 @@ def noise_multiplier(
 
     **Returns:** σ > 0.
 
-    **Raises:** `ValueError` as `epsilon` does, and when δ is so large that ε is met by sampling alone, which
-    happens only from δ = 1 − (1 − q)^T on: a user's chance to be sampled at all.
+    **Raises:** `ValueError` as `epsilon` does, and for δ ≥ 1 − (1 − q)^T, a user's chance to be sampled at all: no
+    noise is needed for such a δ, and it protects nobody.
 
     **Source:** as `epsilon`.
 
@@ -95,6 +95,9 @@ def noise_multiplier(
     """
     _validate.positive(epsilon, "epsilon")
     check_question((GaussianRounds(1.0, rounds, sampling_rate),), delta, adjacency, accountant)
+    chance = 1.0 if sampling_rate == 1 else -math.expm1(rounds * math.log1p(-sampling_rate))
+    if delta >= chance:
+        raise _validate.fail("delta", f"below a user's chance to be sampled at all, {chance:.4g}", delta)
     aim = epsilon - 1e-4 * min(1.0, epsilon)  # a root that is off by little is still below epsilon
 
     def excess(log: float) -> float:
@@ -102,13 +105,13 @@ def noise_multiplier(
         return compose(events, delta, adjacency, accountant) - aim
 
     unsampled = library().get_sigma_gaussian(epsilon, delta) * SENSITIVITY[adjacency] * math.sqrt(rounds)
-    root = _root(excess, *_bracket(excess, math.log(unsampled), delta))
+    root = _root(excess, *_bracket(excess, math.log(unsampled)))
     while excess(root) > epsilon - aim:  # the grid of a privacy loss distribution may leave a step there
         root += 1e-6
     return math.exp(root)
 
 
-def _bracket(excess: Callable[[float], float], guess: float, delta: float) -> tuple[float, float]:
+def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, float]:
     """Two places, excess at the first and none at the second."""
     high = guess
     while excess(high) > 0:
@@ -116,8 +119,6 @@ def _bracket(excess: Callable[[float], float], guess: float, delta: float) -> tu
     low = high - 0.4
     while excess(low) < 0:
         low, high = low - 0.4, low
-        if low < guess - 20:
-            raise _validate.fail("delta", "below a user's chance to be sampled at all", delta)
     return low, high
 
 

@@ -116,7 +116,7 @@ def _on_a_fine_grid(on_grid: Callable[[float], float], rounds: int, delta: float
     while True:
         epsilon = on_grid(grid)
         enough = 2 * math.sqrt(5e-4 * min(1, epsilon) * epsilon / (rounds * math.log(1 / delta)))
-        if grid <= max(enough, FINEST_GRID):
+        if epsilon == 0 or grid <= max(enough, FINEST_GRID):
             return epsilon
         grid = max(enough / 2, FINEST_GRID)  # ε will be a little smaller, and want a finer grid than this one says
 
