@@ -9,13 +9,12 @@ from .. import privacy
 from .._typing import Key
 from ..data import SubspaceProblem
 from ..representation import PrivateRepresentation, centaur, perturbed_least_squares
-from ._centaur import CLIP, RANK
+from ._centaur import RANK
 
 
 DELTA = 1e-5
-ADJACENCY: Literal["add-or-remove-one"] = (
-    "add-or-remove-one"  # what the paper's experiments report; the table shows replace-one beside it
-)
+# What the paper's experiments report; the tables show replace-one beside it.
+ADJACENCY: Literal["add-or-remove-one"] = "add-or-remove-one"
 
 
 class Setting(NamedTuple):
@@ -25,11 +24,6 @@ class Setting(NamedTuple):
     clip_norm: Array | float
     path: Array | float | None
     from_start: bool  # from a basis at distance 0.2, given free of charge
-
-
-def never_reached(clients: int, features: int) -> float:
-    """The theorem's clip norm c_ζ μ² k s_k² √(d k log n), with μ = s_k = 1."""
-    return CLIP * RANK * math.sqrt(features * RANK * math.log(clients))
 
 
 def never_reached_moments(samples: int, features: int) -> tuple[float, float]:

@@ -95,6 +95,13 @@ def new_figure(
     return figure, list(axes)
 
 
+def band(axis: "Axes", x: np.ndarray, replicates: np.ndarray, label: str) -> None:
+    """Mean over replicates [replicate, point], within a standard error on either side."""
+    centre, error = replicates.mean(0), replicates.std(0) / math.sqrt(len(replicates))
+    (line,) = axis.plot(x, centre, label=label)
+    axis.fill_between(x, centre - error, centre + error, color=line.get_color(), alpha=0.25)
+
+
 def legend_below(figure: "Figure", axis: "Axes", columns: int | None = None) -> None:
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels), frameon=False)

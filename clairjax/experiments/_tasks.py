@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._typing import Key
 from ..data import LinearTasks
@@ -17,6 +16,7 @@ from ..representation import (
     flute,
     local_least_squares,
     local_ridge,
+    mean_distance,
     truncated_ridge,
 )
 from ._presets import Tasks
@@ -96,10 +96,6 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
         models["local"] = local_least_squares(*data)
     models["floor"] = best.coefficients
     for name, model in models.items():
-        outputs[name] = distance(model, problem.truth)
-        outputs[f"{name}_best"] = distance(model, best.coefficients)
+        outputs[name] = mean_distance(model, problem.truth)
+        outputs[f"{name}_best"] = mean_distance(model, best.coefficients)
     return outputs
-
-
-def distance(first: Float[Array, "clients features"], second: Float[Array, "clients features"]) -> Float[Array, ""]:
-    return jnp.mean(jnp.sqrt(jnp.sum((first - second) ** 2, axis=1)))

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .. import privacy
 from .._typing import Key
 from ..data import SharedSubspace, SubspaceProblem
-from ..representation import PrivateRepresentation, local_ridge
+from ..representation import local_ridge, mean_distance
 from ..subspaces import subspace_distance
 from ..sweep import Results
 from ._budget import (
@@ -20,13 +20,12 @@ from ._budget import (
     DELTA,
     Setting,
     bounding_moments,
-    never_reached,
     never_reached_moments,
     noise_for,
     spend,
     spend_at_server,
 )
-from ._centaur import RANK, STEP, draw
+from ._centaur import RANK, STEP, draw, never_reached
 from ._experiment import Experiment
 from ._presets import CENTAUR_TRADEOFF, CentaurTradeoff
 from ._replicates import fit, kept
@@ -34,7 +33,6 @@ from ._table import Table, legend_below, mean, new_figure, ratio, save
 
 
 MULTIPLIER = 0.25  # σ of the whole budget as one release, where the errors in d are compared
-
 
 # The best of the grids of `clairjax reproduce centaur-settings` (laptop preset, seed 0, ε = 2), whose draws differ
 # from those used here at every seed.
@@ -91,21 +89,16 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return _dimension(key, cell) if isinstance(cell, Dimension) else _budget(key, cell)
 
 
-def relative_error(run: PrivateRepresentation, problem: SubspaceProblem) -> Float[Array, ""]:
+def relative_error(coefficients: Float[Array, "clients features"], problem: SubspaceProblem) -> Float[Array, ""]:
     """Mean over clients of ‖B w_i − θ_i‖, over that of ‖θ_i‖."""
-    return _relative(run.coefficients, problem)
-
-
-def _relative(coefficients: Float[Array, "clients features"], problem: SubspaceProblem) -> Float[Array, ""]:
     truth = problem.heads @ problem.basis.T
-    lengths = lambda rows: jnp.sqrt(jnp.sum(rows**2, 1))
-    return lengths(coefficients - truth).mean() / lengths(truth).mean()
+    return mean_distance(coefficients, truth) / mean_distance(jnp.zeros_like(truth), truth)
 
 
 def _budget(key: Key, cell: Budget) -> dict[str, Array]:
     problem, start, run_key = draw(key, cell.model)
     if cell.series == "local":
-        error = _relative(local_ridge(problem.inputs, problem.targets), problem)
+        error = relative_error(local_ridge(problem.inputs, problem.targets), problem)
         return {"error": jnp.broadcast_to(error, len(cell.epsilons))}
     setting = _setting(cell)
     rounds = JAIN_ROUNDS if setting is None else setting.rounds
@@ -118,7 +111,11 @@ def _budget(key: Key, cell: Budget) -> dict[str, Array]:
         else:
             found = spend(problem, start, setting, *turn)
         distance = subspace_distance(found.basis, problem.basis)
-        return {"distance": distance, "error": relative_error(found, problem), "clipped": found.clipped.mean()}
+        return {
+            "distance": distance,
+            "error": relative_error(found.coefficients, problem),
+            "clipped": found.clipped.mean(),
+        }
 
     return jax.lax.map(run, (multipliers, jax.random.split(run_key, len(cell.epsilons))))
 

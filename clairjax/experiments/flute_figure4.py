@@ -1,7 +1,6 @@
 """FLUTE, Figure 4: pairs (γ1, γ2) where a client has about as many samples as features."""
 
 import functools
-import math
 import os
 from typing import cast
 
@@ -10,14 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._typing import Key
-from ..representation import best_of_rank, flute, truncated_ridge
+from ..representation import best_of_rank, flute, mean_distance, truncated_ridge
 from ..sweep import Results
 from ._claims import Claim, claims_table
 from ._experiment import Experiment
 from ._presets import FLUTE
 from ._replicates import kept
-from ._table import Estimate, Table, legend_below, mean, new_figure, save
-from ._tasks import STEP, Cell, cells, distance
+from ._table import Estimate, Table, band, legend_below, mean, new_figure, save
+from ._tasks import STEP, Cell, cells
 
 
 # γ1 = 2 γ2, γ1 = γ2 and γ1 = ⅔ γ2 with γ1 held, as the paper's ratios, and a smaller γ1 = γ2.
@@ -41,7 +40,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
         options = {"rounds": cell.rounds, "step_size": STEP, "gammas": pair, "truth": problem.truth}
         found = flute(*data, cell.rank, key=run_key, **options)  # type: ignore[arg-type]
         assert found.errors is not None
-        return found.errors[cell.stored], distance(found.coefficients, best)
+        return found.errors[cell.stored], mean_distance(found.coefficients, best)
 
     history, to_best = jax.lax.map(run, jnp.array(list(PAIRS.values()), problem.inputs.dtype))
     ridge = truncated_ridge(*data, cell.rank).coefficients
@@ -49,8 +48,8 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
         "history": history,
         "error": history[:, -1],
         "to_best": to_best,
-        "ridge": distance(ridge, problem.truth),
-        "ridge_best": distance(ridge, best),
+        "ridge": mean_distance(ridge, problem.truth),
+        "ridge_best": mean_distance(ridge, best),
     }
 
 
@@ -107,10 +106,7 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
     for axis, cell in zip(axes, listed, strict=True):
         outputs = kept(results, cell)
         for i, label in enumerate(PAIRS):
-            history = outputs["history"][:, i]
-            centre, error = history.mean(0), history.std(0) / math.sqrt(len(history))
-            (line,) = axis.plot(cell.stored + 1, centre, label=label)
-            axis.fill_between(cell.stored + 1, centre - error, centre + error, color=line.get_color(), alpha=0.25)
+            band(axis, cell.stored + 1, outputs["history"][:, i], label)
         axis.axhline(outputs["ridge"].mean(), color="k", linestyle="--", linewidth=0.9, label="truncated ridge")
         axis.set(title=f"N = {cell.samples}", xlabel="round", xscale="log")
     axes[0].set_ylabel("distance to the truth")

@@ -13,7 +13,7 @@ from ._claims import Claim, claims_table
 from ._experiment import Experiment
 from ._presets import FLUTE
 from ._replicates import kept
-from ._table import Estimate, Table, legend_below, mean, new_figure, ratio, save
+from ._table import Estimate, Table, band, legend_below, mean, new_figure, ratio, save
 from ._tasks import FEATURES, ITERATIVE, LABELS, Cell, cells, replicate
 
 
@@ -141,10 +141,7 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
     for axis, cell in zip(axes, shown, strict=True):
         outputs = kept(results, cell)
         for name, label in ITERATIVE.items():
-            history = outputs[f"{name}_history"]
-            centre, error = history.mean(0), history.std(0) / math.sqrt(len(history))
-            (line,) = axis.plot(cell.stored + 1, centre, label=label)
-            axis.fill_between(cell.stored + 1, centre - error, centre + error, color=line.get_color(), alpha=0.25)
+            band(axis, cell.stored + 1, outputs[f"{name}_history"], label)
         for name, style in (("ridge", "--"), ("least_squares", ":"), ("floor", "-.")):
             axis.axhline(outputs[name].mean(), color="k", linestyle=style, linewidth=0.9, label=LABELS[name])
         axis.set(title=f"k = {cell.rank}, M = {cell.clients}, N = {cell.samples}", xlabel="round", xscale="log")

@@ -7,6 +7,7 @@ from ._flute import flute as flute
 from ._initialise import moment_basis as moment_basis
 from ._linear import LinearClients as LinearClients
 from ._linear import Representation as Representation
+from ._linear import mean_distance as mean_distance
 from ._perturbed import PerturbedMoments as PerturbedMoments
 from ._perturbed import perturbed_least_squares as perturbed_least_squares
 from ._power_method import PrivatePowerMethod as PrivatePowerMethod

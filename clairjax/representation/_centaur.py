@@ -9,14 +9,14 @@ from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import block_norms, gaussian_mechanism, orthonormalize
-from ..privacy import GaussianRounds, Ledger
+from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
 from ._linear import HIGHEST, LinearClients, Representation, input_status, least_squares_heads, validate_linear
 from ._power_method import PrivatePowerMethod, check_power_method
-from ._subsets import check_batch, draw_subsets, seen_once
+from ._subsets import check_batch, draw_subsets
 
 
-PATH = 16.0
+PATH = 16.0  # sum of the default steps times the clip norm, for each column of the basis
 
 
 class PrivateRepresentation(Representation):
@@ -101,7 +101,11 @@ def centaur(
     (True, 0.98)
     """
     inputs, targets = validate_linear(inputs, targets, rank)
-    _check(inputs, rank, rounds, noise_multiplier, clip_norm, batch_size, sampling_rate)
+    check_run(inputs.shape[1], rank, rounds, noise_multiplier, batch_size)
+    _validate.positive(clip_norm, "clip_norm")
+    if not 0 < sampling_rate <= 1:
+        raise _validate.fail("sampling_rate", "in (0, 1]", sampling_rate)
+    sampler = Poisson(sampling_rate)
     start_key, rounds_key = jax.random.split(key)
     start, events = _start(init, inputs, targets, rank, start_key)
     truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
@@ -114,12 +118,12 @@ def centaur(
         first, second = clients, clients
         if batch_size is not None:
             subsets = draw_subsets(inputs, targets, batch_size, 2, key=subsets_key)
-            first, second = (seen_once(*subset) for subset in subsets)
+            first, second = (LinearClients.of(*subset, for_one_round=True) for subset in subsets)
         updates = client_updates(first, second, basis)
-        active = jax.random.bernoulli(clients_key, jnp.asarray(sampling_rate, jnp.float32), (number,))
+        active = sampler.draw(number, key=clients_key)
         sent = jnp.where(active[:, None, None], updates, 0)
         update = gaussian_mechanism(
-            sent, clip_norm, noise_multiplier, normaliser=sampling_rate * number, key=noise_key
+            sent, clip_norm, noise_multiplier, normaliser=sampler.normaliser(number), key=noise_key
         )
         basis = orthonormalize(basis - turn[1] * update)
         error = None if truth is None else subspace_distance(basis, truth)
@@ -127,7 +131,7 @@ def centaur(
 
     with jax.named_scope("clairjax.centaur"):
         basis, (errors, clipped) = jax.lax.scan(step, start, (jax.random.split(rounds_key, rounds), steps))
-    event = GaussianRounds(noise_multiplier, rounds, sampling_rate=sampling_rate, clients=number, label="rounds")
+    event = sampler.rounds(noise_multiplier, rounds, clients=number)
     heads = least_squares_heads(clients, basis)
     status = worst(input_status(clients), run_status(basis))
     return PrivateRepresentation(basis, heads, errors, status, clipped, Ledger((*events, event)))
@@ -184,21 +188,12 @@ def given_basis(value: ArrayLike, name: str, inputs: Array, rank: int) -> Float[
     return basis
 
 
-def _check(
-    inputs: Array,
-    rank: int,
-    rounds: int,
-    noise_multiplier: ScalarLike,
-    clip_norm: ScalarLike,
-    batch_size: int | None,
-    sampling_rate: float,
-) -> None:
+def check_run(samples: int, rank: int, rounds: int, noise_multiplier: ScalarLike, batch_size: int | None) -> None:
     _validate.at_least(rounds, "rounds", 1)
     _validate.not_negative(noise_multiplier, "noise_multiplier")
-    _validate.positive(clip_norm, "clip_norm")
-    check_batch(batch_size, inputs.shape[1], 2, rank)
-    if batch_size is None and inputs.shape[1] < rank:
-        raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", inputs.shape[1])
+    check_batch(batch_size, samples, 2, rank)
+    if batch_size is None and samples < rank:
+        raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", samples)
 
 
 def run_status(basis: Float[Array, "features rank"]) -> Status:

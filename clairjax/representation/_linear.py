@@ -58,14 +58,19 @@ class LinearClients(eqx.Module):
 
     @classmethod
     def of(
-        cls, inputs: Float[Array, "clients samples features"], targets: Float[Array, "clients samples"]
+        cls,
+        inputs: Float[Array, "clients samples features"],
+        targets: Float[Array, "clients samples"],
+        *,
+        for_one_round: bool = False,
     ) -> "LinearClients":
+        """Gram matrices cost more to form than they save `for_one_round` of data."""
         _, samples, features = inputs.shape
         root = jnp.sqrt(jnp.asarray(samples, inputs.dtype))
         inputs, targets = inputs / root, targets / root
         moment = jnp.einsum("mnd,mn->md", inputs, targets, precision=HIGHEST)
         square = jnp.sum(targets**2, 1)
-        if samples <= features:
+        if for_one_round or samples <= features:
             return cls(None, inputs, moment, square)
         return cls(grams(inputs), None, moment, square)
 
@@ -131,7 +136,21 @@ def solve_positive(
 def mean_distance(
     coefficients: Float[Array, "clients features"], truth: Float[Array, "clients features"]
 ) -> Float[Array, ""]:
-    """The mean over clients of ‖θ_i − φ_i‖: the error that FLUTE's figures plot (section 7.1)."""
+    """The mean over clients of ‖θ_i − φ_i‖, the error of the models and of their histories.
+
+    **Arguments:** `coefficients` [M, d] and `truth` [M, d], of one dtype.
+
+    **Returns:** a scalar ≥ 0.
+
+    **Source:** FLUTE, section 7.1: what its figures plot.
+
+    **Cost:** M d.
+
+    >>> import jax.numpy as jnp
+    >>> from clairjax.representation import mean_distance
+    >>> mean_distance(jnp.array([[3.0, 4.0], [1.0, 0.0]]), jnp.zeros((2, 2))).item()
+    3.0
+    """
     return jnp.mean(jnp.sqrt(jnp.sum((coefficients - truth) ** 2, 1)))
 
 

@@ -10,12 +10,12 @@ from jaxtyping import Array, ArrayLike, Float
 from .. import _validate
 from .._status import worst
 from .._typing import Key, ScalarLike
-from ..kernels import clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
+from ..kernels import block_norms, clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._centaur import PrivateRepresentation, given_basis, run_status
+from ._centaur import PrivateRepresentation, check_run, given_basis, run_status
 from ._linear import HIGHEST, LinearClients, grams, input_status, least_squares_heads, validate_linear
-from ._subsets import check_batch, draw_subsets
+from ._subsets import draw_subsets
 
 
 class PerturbedMoments(eqx.Module):
@@ -95,7 +95,9 @@ def perturbed_least_squares(
     True
     """
     inputs, targets = validate_linear(inputs, targets, rank)
-    _check(inputs.shape[1], rank, rounds, noise_multiplier, clip_norms, batch_size)
+    check_run(inputs.shape[1], rank, rounds, noise_multiplier, batch_size)
+    for norm, name in zip(clip_norms, ("clip_norms[0]", "clip_norms[1]"), strict=True):
+        _validate.positive(norm, name)
     start_key, rounds_key = jax.random.split(key)
     events: tuple[GaussianRounds, ...] = ()
     if isinstance(init, PerturbedMoments):
@@ -104,16 +106,17 @@ def perturbed_least_squares(
         start = orthonormalize(given_basis(init, "init", inputs, rank))
     truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
     clients = LinearClients.of(inputs, targets)
-    whole = clients, _moments(inputs, targets)
+    whole = clients, clients.full_gram(), clients.moment
 
     def step(basis: Array, key: Key) -> tuple[Array, tuple[Array | None, Array]]:
         subsets_key, noise_key = jax.random.split(key)
-        first, second = whole
+        first, gram, moment = whole
         if batch_size is not None:
             one, two = draw_subsets(inputs, targets, batch_size, 2, key=subsets_key)
-            first, second = LinearClients.of(*one), _moments(*two)
+            first, second = LinearClients.of(*one, for_one_round=True), LinearClients.of(*two)
+            gram, moment = second.full_gram(), second.moment
         heads = least_squares_heads(first, basis)
-        system, clipped = _perturbed_system(heads, *second, clip_norms, noise_multiplier, noise_key)
+        system, clipped = _perturbed_system(heads, gram, moment, clip_norms, noise_multiplier, noise_key)
         basis = orthonormalize(_solve(*system))
         error = None if truth is None else subspace_distance(basis, truth)
         return basis, (error, clipped)
@@ -124,12 +127,6 @@ def perturbed_least_squares(
     status = worst(input_status(clients), run_status(basis))
     heads = least_squares_heads(clients, basis)
     return PrivateRepresentation(basis, heads, errors, status, clipped, Ledger((*events, event)))
-
-
-def _moments(inputs: Array, targets: Array) -> tuple[Array, Array]:
-    root = jnp.sqrt(jnp.asarray(inputs.shape[1], inputs.dtype))
-    moment = jnp.einsum("nmd,nm->nd", inputs / root, targets / root, precision=HIGHEST)
-    return grams(inputs / root), moment
 
 
 def _perturbed_system(
@@ -149,7 +146,7 @@ def _perturbed_system(
 
     # A Kronecker product is as long as the product of its factors: it is clipped without being formed.
     outer = heads[:, :, None] * heads[:, None, :]
-    lengths = _norms(outer) * _norms(gram)
+    lengths = block_norms(outer) * block_norms(gram)
     kept = jax.vmap(clip_by_norm, in_axes=(0, None))(lengths, matrix_clip)
     outer = outer * (kept / jnp.where(lengths > 0, lengths, 1))[:, None, None]
     finite = jnp.isfinite(lengths)[:, None, None]
@@ -160,13 +157,9 @@ def _perturbed_system(
 
     vectors = moment[:, :, None] * heads[:, None, :]
     vector = gaussian_mechanism(vectors, vector_clip, multiplier, normaliser=float(number), key=vector_key)
-    clipped = ~((lengths <= matrix_clip) & (_norms(vectors) <= vector_clip))
+    clipped = ~((lengths <= matrix_clip) & (block_norms(vectors) <= vector_clip))
     level = multiplier * matrix_clip * (math.sqrt(2 * size) / number)
     return (matrix, vector, level), jnp.mean(clipped.astype(dtype))
-
-
-def _norms(values: Float[Array, "clients rows cols"]) -> Float[Array, " clients"]:
-    return jnp.sqrt(jnp.sum(values**2, (1, 2)))
 
 
 def _solve(
@@ -176,26 +169,6 @@ def _solve(
 ) -> Float[Array, "features rank"]:
     values, vectors = jnp.linalg.eigh(matrix)
     along = jnp.matmul(vectors.T, vector.reshape(-1), precision=HIGHEST)
-    solution = jnp.matmul(
-        vectors,
-        along / jnp.maximum(jnp.maximum(values, level), float(jnp.finfo(values.dtype).tiny)),
-        precision=HIGHEST,
-    )
+    floor = jnp.maximum(level, float(jnp.finfo(values.dtype).tiny))
+    solution = jnp.matmul(vectors, along / jnp.maximum(values, floor), precision=HIGHEST)
     return solution.reshape(vector.shape)
-
-
-def _check(
-    samples: int,
-    rank: int,
-    rounds: int,
-    noise_multiplier: ScalarLike,
-    clip_norms: tuple[ScalarLike, ScalarLike],
-    batch_size: int | None,
-) -> None:
-    _validate.at_least(rounds, "rounds", 1)
-    _validate.not_negative(noise_multiplier, "noise_multiplier")
-    for norm, name in zip(clip_norms, ("clip_norms[0]", "clip_norms[1]"), strict=True):
-        _validate.positive(norm, name)
-    check_batch(batch_size, samples, 2, rank)
-    if batch_size is None and samples < rank:
-        raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", samples)

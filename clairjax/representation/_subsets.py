@@ -6,7 +6,6 @@ from jaxtyping import Array, Float
 
 from .. import _validate
 from .._typing import Key
-from ._linear import HIGHEST, LinearClients
 
 
 def draw_subsets(
@@ -26,17 +25,9 @@ def draw_subsets(
     ]
 
 
-def seen_once(inputs: Float[Array, "clients size features"], targets: Float[Array, "clients size"]) -> LinearClients:
-    """A subset that serves one round: forming its Gram matrices would cost more than they save."""
-    root = jnp.sqrt(jnp.asarray(inputs.shape[1], inputs.dtype))
-    inputs, targets = inputs / root, targets / root
-    moment = jnp.einsum("nmd,nm->nd", inputs, targets, precision=HIGHEST)
-    return LinearClients(None, inputs, moment, jnp.sum(targets**2, 1))
-
-
 def check_batch(size: int | None, samples: int, subsets: int, least: int) -> None:
     if size is None:
         return
-    if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= samples // subsets:
+    if not _validate.is_integer(size) or not least <= size <= samples // subsets:
         share = "samples" if subsets == 1 else f"samples // {subsets}"
         raise _validate.fail("batch_size", f"an integer between {least} and {share} = {samples // subsets}", size)

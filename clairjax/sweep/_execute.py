@@ -1,5 +1,6 @@
 """One cell: read the blocks that exist; compile if any is missing, run those chunk by chunk, store each."""
 
+import functools
 import json
 import os
 import time
@@ -132,8 +133,15 @@ def _chunks_at_once(devices: Sequence[jax.Device]) -> int:
     return max(1, cores // len(devices))
 
 
-# A third less time to compile the small loops of a replicate, and a little less to run them, on jaxlib 0.10.
-_CPU_OPTIONS: dict[str, bool | str] = {"xla_cpu_use_fusion_emitters": False}
+@functools.cache
+def _cpu_options() -> dict[str, bool | str] | None:
+    """A third less time to compile the small loops of a replicate; None where this jaxlib does not know the option."""
+    options: dict[str, bool | str] = {"xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda: 0).lower().compile(options)
+    except jax.errors.JaxRuntimeError:
+        return None
+    return options
 
 
 def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int) -> Callable[[], Compute]:
@@ -159,7 +167,7 @@ def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane
     lowered = jax.jit(sharded).lower(placed, lanes)
 
     def compile() -> Compute:
-        compiled = lowered.compile(_CPU_OPTIONS if on_cpu else None)
+        compiled = lowered.compile(_cpu_options() if on_cpu else None)
         return lambda indices: jax.device_get(compiled(placed, jax.device_put(indices, over_lanes)))
 
     return compile

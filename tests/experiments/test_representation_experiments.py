@@ -9,8 +9,8 @@ import pytest
 
 from clairjax import sweep
 from clairjax.experiments import EXPERIMENTS, centaur_linear, flute_figure4, flute_synthetic
-from clairjax.experiments._budget import never_reached, noise_for
-from clairjax.experiments._centaur import NOISE, away
+from clairjax.experiments._budget import noise_for
+from clairjax.experiments._centaur import NOISE, away, never_reached
 from clairjax.experiments._claims import Claim
 from clairjax.privacy import epsilon
 from clairjax.subspaces import subspace_distance

@@ -7,8 +7,8 @@ import pytest
 
 from clairjax import Status
 from clairjax.data import SharedSubspace
-from clairjax.representation import PerturbedMoments, perturbed_least_squares
-from clairjax.representation._perturbed import _moments, _perturbed_system
+from clairjax.representation import LinearClients, PerturbedMoments, perturbed_least_squares
+from clairjax.representation._perturbed import _perturbed_system
 from clairjax.subspaces import projector
 
 
@@ -49,8 +49,13 @@ def test_without_noise_it_solves_the_clipped_normal_equations(key, rng, problem,
 def test_both_sums_together_cost_one_release(key, problem, rng):
     """Noise of √2 σ ζ on each: two releases at √2 σ compose to one at σ, and symmetrising H is post-processing."""
     heads = jnp.asarray(rng.standard_normal((CLIENTS, RANK)))
-    moments, clips, sigma = _moments(problem.inputs, problem.targets), (2.0, 0.5), 3.0
-    draw = jax.jit(jax.vmap(lambda key, noise: _perturbed_system(heads, *moments, clips, noise, key)[0], (0, None)))
+    clients, clips, sigma = LinearClients.of(problem.inputs, problem.targets), (2.0, 0.5), 3.0
+    draw = jax.jit(
+        jax.vmap(
+            lambda key, noise: _perturbed_system(heads, clients.full_gram(), clients.moment, clips, noise, key)[0],
+            (0, None),
+        )
+    )
     keys = jax.random.split(key, 4000)
     (matrix, vector, _), (clean, plain, _) = draw(keys, sigma), draw(keys[:1], 0.0)
     noise, deviation = (matrix - clean) * CLIENTS, 2**0.5 * sigma * clips[0]
