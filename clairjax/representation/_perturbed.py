@@ -87,7 +87,7 @@ def perturbed_least_squares(
     >>> import jax
     >>> from clairjax.data import SharedSubspace
     >>> from clairjax.representation import perturbed_least_squares
-    >>> problem = SharedSubspace(clients=500, samples=20, features=5, rank=2).generate(key=jax.random.key(0))
+    >>> problem = SharedSubspace(clients=5000, samples=20, features=5, rank=2).generate(key=jax.random.key(0))
     >>> options = dict(rounds=5, noise_multiplier=1.0, clip_norms=(12.0, 8.0), true_basis=problem.basis)
     >>> start = jax.numpy.eye(5)[:, :2]
     >>> run = perturbed_least_squares(problem.inputs, problem.targets, 2, key=jax.random.key(1), init=start, **options)
