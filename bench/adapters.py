@@ -20,8 +20,8 @@ from .memory import GIB, ROOT, _peak
 
 
 def measure(quick: bool) -> Report:
-    factors = _run("factors", *((6, 64, 4, 1) if quick else (100, 4096, 16, 1)))
-    folders = _run("folders", *((6, 48, 4, 2) if quick else (32, 2048, 8, 64)))
+    factors = _run("factors", *((12, 96, 6, 1) if quick else (100, 4096, 16, 1)))
+    folders = _run("folders", *((12, 80, 6, 2) if quick else (32, 2048, 8, 64)))
     checks = [
         Check("clair from factors, compile included, s", factors["run s"], 15),
         Check("its peak resident memory, GiB", factors["peak GiB"], 3),

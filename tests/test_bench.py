@@ -24,7 +24,7 @@ ROWS = {
     "sweep": ["jitted, one at a time", "NumPy", "sweep, 1 lanes (its choice)", "sweep, 2 lanes"],
     "scaling": ["solve 4 8", "solve 8 8", "solve 4 16", "clair 4 8", "clair 8 8", "clair 4 16"],
     "memory": ["Converged"],
-    "adapters": ["clair, 6 clients, rank 4, 64 × 64", "refine, 6 clients × 2 modules, rank 4, 48 × 48"],
+    "adapters": ["clair, 12 clients, rank 6, 96 × 96", "refine, 12 clients × 2 modules, rank 6, 80 × 80"],
     "representation": [
         *(f"FLUTE, 3 × 20 rounds: {how}" for how in ("NumPy", "vmap", "10 lanes")),
         *(f"CENTAUR, 2 × 5 rounds: {how}" for how in ("vmap", "lax.map", "NumPy")),

@@ -26,7 +26,8 @@ from ._arguments import (
 from ._clients import Clients
 from ._contrasts import pair_squared_distances
 from ._factored import Factored, after
-from ._low_rank import LowRankMatrices, centred, lifted
+from ._low_rank import LowRankMatrices
+from ._low_rank_clients import centred, lifted
 from ._low_rank_refine import RefinedFactors, keep, refine_factors
 from ._program import Decomposition, Penalty, leading, with_status
 from ._proximal_gradient import ProximalGradient
@@ -75,11 +76,33 @@ class LowRankClairResult(ClairResult):
 
 
 @overload
-def clair(weights: LowRankMatrices, **options: Any) -> LowRankClairResult: ...
+def clair(
+    weights: LowRankMatrices,
+    *,
+    penalty: Penalty | None = None,
+    rank: int | None = None,
+    solver: Factored | ProximalGradient = ...,
+    pair_weights: ArrayLike | Sequence[Any] | None = None,
+    threshold: ScalarLike | None = None,
+    vote_share: ScalarLike = 0.5,
+    refit: bool = True,
+    shrink: bool = False,
+) -> LowRankClairResult: ...
 
 
 @overload
-def clair(weights: ArrayLike | Sequence[Any], **options: Any) -> ClairResult: ...
+def clair(
+    weights: ArrayLike | Sequence[Any],
+    *,
+    penalty: Penalty | None = None,
+    rank: int | None = None,
+    solver: Factored | ProximalGradient = ...,
+    pair_weights: ArrayLike | Sequence[Any] | None = None,
+    threshold: ScalarLike | None = None,
+    vote_share: ScalarLike = 0.5,
+    refit: bool = True,
+    shrink: bool = False,
+) -> ClairResult: ...
 
 
 def clair(
@@ -109,7 +132,8 @@ def clair(
     the other clients that must be within the threshold. `refit`, `shrink` (static): see `ClairResult`; shrinkage
     pools each client's part outside the row space as far as a James–Stein estimate allows, for members and others.
 
-    **Returns:** `ClairResult`, of `LowRankMatrices` with `RefinedFactors` in `refined`. Without a majority nobody is a member, nothing is refined and the status says so.
+    **Returns:** `ClairResult`, or `LowRankClairResult` of `LowRankMatrices`. Without a majority nobody is a member,
+    nothing is refined and the status says so.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 

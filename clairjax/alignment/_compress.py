@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from .. import _validate
 from ._contrasts import HIGHEST
-from ._low_rank import LowRankMatrices, joint_rows
+from ._low_rank import LowRankMatrices
+from ._low_rank_clients import joint_rows
 from ._low_rank_refine import RefinedFactors
 
 

@@ -21,7 +21,8 @@ from ._arguments import (
 )
 from ._clients import DenseClients
 from ._factored import Factored
-from ._low_rank import LowRankMatrices, centred, lifted
+from ._low_rank import LowRankMatrices
+from ._low_rank_clients import centred, lifted
 from ._noiseless import solve_noiseless
 from ._program import Decomposition, Penalty, with_status
 from ._proximal_gradient import ProximalGradient

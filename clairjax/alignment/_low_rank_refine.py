@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ._clients import Clients
 from ._contrasts import HIGHEST, diagonal
-from ._low_rank import LowRankMatrices, centred
+from ._low_rank import LowRankMatrices
+from ._low_rank_clients import centred
 from ._refine import refit
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from clairjax import Factored, LowRankMatrices, Penalty, ProximalGradient, Status, clair, decompose
 from clairjax.alignment import compress
-from clairjax.alignment._low_rank import LowRankClients, centred
+from clairjax.alignment._low_rank_clients import LowRankClients, centred
 
 
 WIDE = jax.config.jax_enable_x64
