@@ -14,7 +14,7 @@ import jax
 import typer
 from rich.console import Console
 
-from . import _measure, correctness, memory, program, representation, scaling, sweep
+from . import _measure, adapters, correctness, memory, program, representation, scaling, sweep
 from ._report import Report, show, write_json
 
 
@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "scaling": scaling.measure,
     "memory": memory.measure,
     "representation": representation.measure,
+    "adapters": adapters.measure,
 }
 
 

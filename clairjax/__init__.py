@@ -4,6 +4,7 @@ from importlib.metadata import version as _version
 
 from . import alignment as alignment
 from . import data as data
+from . import interop as interop
 from . import kernels as kernels
 from . import privacy as privacy
 from . import representation as representation
@@ -13,6 +14,7 @@ from ._status import Status as Status
 from .alignment import ClairResult as ClairResult
 from .alignment import Decomposition as Decomposition
 from .alignment import Factored as Factored
+from .alignment import LowRankMatrices as LowRankMatrices
 from .alignment import Penalty as Penalty
 from .alignment import ProximalGradient as ProximalGradient
 from .alignment import clair as clair
@@ -28,4 +30,5 @@ from .representation import private_power_method as private_power_method
 from .representation import truncated_ridge as truncated_ridge
 
 
+adapters = interop
 __version__ = _version("clairjax")

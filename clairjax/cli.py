@@ -4,8 +4,11 @@ import dataclasses
 import enum
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, NoReturn
 
 
@@ -16,9 +19,11 @@ if _missing := [name for name in _EXTRA if find_spec(name) is None]:
 import jax  # noqa: E402
 import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
+from rich.progress import Progress  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from . import __version__  # noqa: E402
+from . import interop as adapters  # noqa: E402
 from .experiments import EXPERIMENTS, Experiment  # noqa: E402
 from .profiling import profile as measure  # noqa: E402
 
@@ -56,7 +61,7 @@ def clairjax(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Reproduce the papers' tables and figures, and profile what computes them."""
+    """Reproduce the papers' tables and figures, profile what computes them, and refine LoRA adapters."""
 
 
 def _experiment(name: str) -> Experiment:
@@ -151,6 +156,84 @@ def profile(
         print(measure(replicates, jax.random.split(jax.random.key(seed), lanes), trace=trace))
     except ValueError as error:
         _refuse(error)
+
+
+@app.command()
+def refine(
+    clients: Annotated[
+        list[Path], typer.Argument(metavar="CLIENT_DIR…", help="A folder with a PEFT LoRA adapter each.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder for the refined adapters and the report.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Rank of the refined factors; the smallest within --tolerance if left out.")
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="Relative error allowed by truncation.")] = 0.05,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Pool by as much as the data support.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier refine wrote to --out.")] = False,
+) -> None:
+    """Find who does not belong among many parties' LoRA adapters, and refine the others' with each other's help.
+
+    The folder receives CLIENT/adapter_config.json and adapter_model.safetensors for every member, report.json and
+    report.png. Nothing is written unless everything could be.
+    """
+    if out is None and not dry_run:
+        _refuse(ValueError("--out must be a folder, unless --dry-run is given."))
+    try:
+        loaded = adapters.load(clients)
+        with _bar(len(loaded.modules) * (1 if dry_run else 2)) as step:
+            found = adapters.refine(loaded, rank=rank, tolerance=tolerance, shrink=shrink, progress=step)
+            if out is None or dry_run:
+                content = adapters.report(found)
+            else:
+                content = adapters.save(found, out, force=force, progress=step)
+    except ValueError as error:
+        _refuse(error)
+    except (ImportError, OSError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    _console().print(*_refine_tables(content))
+    for notice in content["notices"]:
+        print(f"Note: {notice}")
+    print(f"Rule: {content['rule']}.")
+    if not dry_run:
+        print(f"In {out}: {', '.join(found.members) or 'no client'}, report.json, report.png")
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error, where that is a terminal."""
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda module: bar.update(task, advance=1, description=module)
+
+
+def _refine_tables(content: dict[str, Any]) -> tuple[Table, Table]:
+    modules = Table("module", "shared rank", "refined rank", "voted out (votes)", "largest error", "status", box=None)
+    for name, module in content["modules"].items():
+        out = [f"{who} ({one['votes']:.0%})" for who, one in module["clients"].items() if not one["member"]]
+        errors = [one["truncation_error"] for one in module["clients"].values() if "truncation_error" in one]
+        refined = module["refined_rank"]
+        modules.add_row(
+            name,
+            str(module["shared_rank"]),
+            "" if refined is None else str(refined),
+            ", ".join(out),
+            f"{max(errors):.1%}" if errors else "",
+            module["status"].split(":")[0].split(",")[0],
+        )
+    clients = Table("client", "verdict", "voted out of", "median distance / threshold", box=None)
+    for name, client in content["clients"].items():
+        distances = [
+            module["clients"][name]["distance"] for module in content["modules"].values() if name in module["clients"]
+        ]
+        clients.add_row(
+            name,
+            client["verdict"] + (f" ({client['reason']})" if client["reason"] else ""),
+            f"{len(client['voted_out'])} of {client['modules']} modules",
+            f"{median(distances):.2f}" if distances else "",
+        )
+    return modules, clients
 
 
 def _use(dtype: Precision) -> None:

@@ -24,6 +24,7 @@ ROWS = {
     "sweep": ["jitted, one at a time", "NumPy", "sweep, 1 lanes (its choice)", "sweep, 2 lanes"],
     "scaling": ["solve 4 8", "solve 8 8", "solve 4 16", "clair 4 8", "clair 8 8", "clair 4 16"],
     "memory": ["Converged"],
+    "adapters": ["clair, 12 clients, rank 6, 96 × 96", "refine, 12 clients × 2 modules, rank 6, 80 × 80"],
     "representation": [
         *(f"FLUTE, 3 × 20 rounds: {how}" for how in ("NumPy", "vmap", "10 lanes")),
         *(f"CENTAUR, 2 × 5 rounds: {how}" for how in ("vmap", "lax.map", "NumPy")),
@@ -36,11 +37,12 @@ LABELS = {
     "sweep": "{how}",
     "scaling": "{what} {K} {p = q}",
     "memory": "{status}",
+    "adapters": "{what}",
     "representation": "{what}: {how}",
 }
 
 
-SLOW = ("sweep", "scaling", "memory", "representation")  # they compile all of `clair`, some several times
+SLOW = ("sweep", "scaling", "memory", "representation", "adapters")  # they compile all of `clair`, some several times
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ROWS]
 TIMELESS = ("objective difference", "optimality", "relative difference", "wrong side")
 

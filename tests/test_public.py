@@ -15,8 +15,30 @@ ROOT = Path(clairjax.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 PUBLIC = [
-    *("ClairResult", "Decomposition", "Factored", "Penalty", "PrivatePowerMethod", "Profile", "ProximalGradient"),
-    *("Representation", "Status", "alignment", "centaur", "clair", "data", "decompose", "fedrep", "flute", "kernels"),
+    *(
+        "ClairResult",
+        "Decomposition",
+        "Factored",
+        "LowRankMatrices",
+        "Penalty",
+        "PrivatePowerMethod",
+        "Profile",
+        "ProximalGradient",
+    ),
+    *(
+        "Representation",
+        "Status",
+        "adapters",
+        "alignment",
+        "centaur",
+        "clair",
+        "data",
+        "decompose",
+        "fedrep",
+        "flute",
+        "interop",
+        "kernels",
+    ),
     *("privacy", "private_power_method", "profile", "profiling", "representation", "subspaces", "sweep"),
     "truncated_ridge",
 ]
@@ -32,13 +54,34 @@ MAY_IMPORT = {
     "models": set(),
     "sweep": set(),
     "profiling": set(),
-    "experiments": {"kernels", "subspaces", "alignment", "privacy", "representation", "data", "sweep", "profiling"},
+    "experiments": {
+        "kernels",
+        "subspaces",
+        "alignment",
+        "privacy",
+        "representation",
+        "data",
+        "models",
+        "sweep",
+        "profiling",
+    },
     "interop": {"alignment"},
     "cli": {"experiments", "interop", "profiling"},
 }
 EVERYONE = {"_typing", "_status", "_validate", "_loop"}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
-EXTRAS = ["typer", "rich", "matplotlib", "xarray", "scipy", "dp_accounting", "cvxpy", "hypothesis", "chex"]
+EXTRAS = [
+    "typer",
+    "rich",
+    "matplotlib",
+    "xarray",
+    "scipy",
+    "dp_accounting",
+    "cvxpy",
+    "hypothesis",
+    "chex",
+    "safetensors",
+]
 
 
 def imports(path, *, everywhere=True):

@@ -5,7 +5,9 @@ from ._averaging import label_oracle as label_oracle
 from ._averaging import local as local
 from ._averaging import oracle_fedavg as oracle_fedavg
 from ._clair import ClairResult as ClairResult
+from ._clair import LowRankClairResult as LowRankClairResult
 from ._clair import clair as clair
+from ._compress import compress as compress
 from ._contrasts import contrasts as contrasts
 from ._decompose import decompose as decompose
 from ._decompose import decompose_noiseless as decompose_noiseless
@@ -16,6 +18,8 @@ from ._gain import decomposition_cost as decomposition_cost
 from ._gain import estimate_collaboration as estimate_collaboration
 from ._gain import even_mse_factor as even_mse_factor
 from ._gain import projected_errors as projected_errors
+from ._low_rank import LowRankMatrices as LowRankMatrices
+from ._low_rank_refine import RefinedFactors as RefinedFactors
 from ._program import Decomposition as Decomposition
 from ._program import Penalty as Penalty
 from ._proximal_gradient import ProximalGradient as ProximalGradient

@@ -11,12 +11,19 @@ from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ._factored import Factored
+from ._low_rank import LowRankMatrices, client_factors
 from ._program import Penalty
 from ._proximal_gradient import ProximalGradient
 
 
-def input_status(weights: Array, in_range: Bool[Array, ""] | bool) -> Status:
-    finite = Status.where(jnp.isfinite(8 * jnp.sum(weights**2)), Status.converged, Status.nonfinite_input)
+def reports(weights: Any) -> Array | LowRankMatrices:
+    """What clients report, dense or in factors, of the shape and type that the drivers want."""
+    return client_factors(weights) if isinstance(weights, LowRankMatrices) else _validate.client_matrices(weights)
+
+
+def input_status(weights: Array | LowRankMatrices, in_range: Bool[Array, ""] | bool) -> Status:
+    squares = weights.squared_norms() if isinstance(weights, LowRankMatrices) else weights**2
+    finite = Status.where(jnp.isfinite(8 * jnp.sum(squares)), Status.converged, Status.nonfinite_input)
     return worst(finite, Status.where(in_range, Status.converged, Status.invalid_argument))
 
 
@@ -50,7 +57,7 @@ def _positive(value: Any) -> Array:
     return (value > 0) & jnp.isfinite(value)
 
 
-def cast(penalty: Penalty, weights: Array) -> Penalty:
+def cast(penalty: Penalty, weights: Array | LowRankMatrices) -> Penalty:
     return Penalty(jnp.asarray(penalty.low_rank, weights.dtype), jnp.asarray(penalty.sparse, weights.dtype))
 
 
@@ -61,9 +68,13 @@ def check_penalty(penalty: Any) -> None:
     _validate.positive(penalty.sparse, "penalty.sparse")
 
 
-def check_solver(solver: Any) -> None:
+def check_solver(solver: Any, weights: Array | LowRankMatrices) -> None:
     if not isinstance(solver, (Factored, ProximalGradient)):
         raise _validate.fail("solver", "a Factored or a ProximalGradient", repr(solver))
+    if isinstance(solver, ProximalGradient) and isinstance(weights, LowRankMatrices):
+        raise _validate.fail(
+            "solver", "a Factored for LowRankMatrices, whose contrasts are never formed", repr(solver)
+        )
     check_rtol(solver.rtol, "solver.rtol")
     if isinstance(solver, ProximalGradient) and solver.step is not None:
         _validate.positive(solver.step, "solver.step")
@@ -74,17 +85,21 @@ def check_rtol(rtol: ScalarLike | None, name: str) -> None:
         _validate.not_negative(rtol, name)
 
 
-def check_rank(rank: Any, bound: int, solver: Factored | ProximalGradient) -> None:
+def check_rank(rank: Any, weights: Array | LowRankMatrices, solver: Factored | ProximalGradient) -> None:
+    _, out, in_ = weights.shape
+    bound, name = min(out, in_), "min(out, in)"
+    if isinstance(weights, LowRankMatrices) and weights.rows < bound:
+        bound, name = weights.rows, "the sum of the clients' ranks"
     if not _validate.is_integer(rank):
         raise _validate.fail("rank", "an integer, static inside a trace", rank)
     if not 1 <= rank <= bound:
-        raise _validate.fail("rank", f"between 1 and min(out, in) = {bound}", rank)
+        raise _validate.fail("rank", f"between 1 and {name} = {bound}", rank)
     if isinstance(solver, Factored) and rank > solver.max_rank:
         raise _validate.fail("rank", f"at most the solver's max_rank = {solver.max_rank}", rank)
 
 
 def pair_weight_table(
-    pair_weights: ArrayLike | Sequence[Any] | None, weights: Array
+    pair_weights: ArrayLike | Sequence[Any] | None, weights: Array | LowRankMatrices
 ) -> Float[Array, "clients clients"]:
     count = weights.shape[0]
     table = jnp.asarray(1 / count if pair_weights is None else pair_weights, weights.dtype)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import jax
@@ -20,11 +20,15 @@ from ._arguments import (
     check_solver,
     input_status,
     pair_weight_table,
+    reports,
     traced_in_range,
 )
-from ._clients import Clients, DenseClients
+from ._clients import Clients
 from ._contrasts import pair_squared_distances
 from ._factored import Factored, after
+from ._low_rank import LowRankMatrices
+from ._low_rank_clients import centred, lifted
+from ._low_rank_refine import RefinedFactors, keep, refine_factors
 from ._program import Decomposition, Penalty, leading, with_status
 from ._proximal_gradient import ProximalGradient
 from ._refine import refine, refit
@@ -65,8 +69,44 @@ class ClairResult(eqx.Module):
         return projector(self.basis)
 
 
+class LowRankClairResult(ClairResult):
+    """What `clair` found in `LowRankMatrices`: `refined` is factored, too."""
+
+    refined: RefinedFactors  # type: ignore[assignment]
+
+
+@overload
+def clair(
+    weights: LowRankMatrices,
+    *,
+    penalty: Penalty | None = None,
+    rank: int | None = None,
+    solver: Factored | ProximalGradient = ...,
+    pair_weights: ArrayLike | Sequence[Any] | None = None,
+    threshold: ScalarLike | None = None,
+    vote_share: ScalarLike = 0.5,
+    refit: bool = True,
+    shrink: bool = False,
+) -> LowRankClairResult: ...
+
+
+@overload
 def clair(
     weights: ArrayLike | Sequence[Any],
+    *,
+    penalty: Penalty | None = None,
+    rank: int | None = None,
+    solver: Factored | ProximalGradient = ...,
+    pair_weights: ArrayLike | Sequence[Any] | None = None,
+    threshold: ScalarLike | None = None,
+    vote_share: ScalarLike = 0.5,
+    refit: bool = True,
+    shrink: bool = False,
+) -> ClairResult: ...
+
+
+def clair(
+    weights: ArrayLike | Sequence[Any] | LowRankMatrices,
     *,
     penalty: Penalty | None = None,
     rank: int | None = None,
@@ -85,14 +125,15 @@ def clair(
     taken again, three times. For a shared left factor (the dual, end of CLAIR's Remark 1) pass the transposes,
     `weights.swapaxes(1, 2)`, and transpose `refined` back.
 
-    **Args:** `weights` [clients, out, in], float32 or float64, at least three clients. `penalty`: None tunes it from
-    the data, inside the trace. `rank` (static): of the shared row space; None finds it. `solver`. `pair_weights`: as
-    in `decompose`. `threshold`: of the off-subspace distance; None finds it, by the first significant gap above a
-    majority with `refit` and by the paper's largest gap without. `vote_share` (α): share of the other clients that
-    must be within the threshold. `refit`, `shrink` (static): see `ClairResult`; shrinkage pools each client's part
-    outside the row space as far as a James–Stein estimate allows, for members and others.
+    **Args:** `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients.
+    `penalty`: None tunes it from the data, inside the trace. `rank` (static): of the shared row space; None finds it.
+    `solver`. `pair_weights`: as in `decompose`. `threshold`: of the off-subspace distance; None finds it, by the first
+    significant gap above a majority with `refit` and by the paper's largest gap without. `vote_share` (α): share of
+    the other clients that must be within the threshold. `refit`, `shrink` (static): see `ClairResult`; shrinkage
+    pools each client's part outside the row space as far as a James–Stein estimate allows, for members and others.
 
-    **Returns:** `ClairResult`. Without a majority nobody is a member, nothing is refined and the status says so.
+    **Returns:** `ClairResult`, or `LowRankClairResult` of `LowRankMatrices`. Without a majority nobody is a member,
+    nothing is refined and the status says so.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 
@@ -111,13 +152,12 @@ def clair(
     >>> cj.clair(weights).members.tolist()
     [True, True, True, True, False, True]
     """
-    weights = _validate.client_matrices(weights)
-    _, out, in_ = weights.shape
-    check_solver(solver)
+    weights = reports(weights)
+    check_solver(solver, weights)
     if penalty is not None:
         check_penalty(penalty)
     if rank is not None:
-        check_rank(rank, min(out, in_), solver)
+        check_rank(rank, weights, solver)
         rank = int(rank)
     if threshold is not None and _validate.concrete(threshold) and not float(threshold) >= 0:
         raise _validate.fail("threshold", "zero or positive", threshold)
@@ -139,7 +179,7 @@ def clair(
 
 @partial(jax.jit, static_argnames=("rank", "refit_members", "shrink"))
 def _clair(
-    weights: Array,
+    weights: Array | LowRankMatrices,
     penalty: Penalty | None,
     rank: int | None,
     solver: Factored | ProximalGradient,
@@ -150,7 +190,7 @@ def _clair(
     refit_members: bool,
     shrink: bool,
 ) -> ClairResult:
-    clients = DenseClients.centred(weights)
+    clients = centred(weights)
     max_rank = _max_rank(solver, clients)
     separations = jnp.sqrt(pair_squared_distances(clients.inner_products()))
 
@@ -160,8 +200,7 @@ def _clair(
             return vote(off_subspace, threshold, vote_share), off_subspace
         if not refit_members:
             return vote(off_subspace, largest_gap_threshold(off_subspace), vote_share), off_subspace
-        freedom = clients.shape[1] * (clients.shape[2] - found)
-        return majority_vote(off_subspace, separations, freedom, vote_share), off_subspace
+        return majority_vote(off_subspace, separations, clients.freedom(found), vote_share), off_subspace
 
     start = None
     if penalty is None:
@@ -194,18 +233,22 @@ def _clair(
     input = input_status(weights, in_range)
     counts = ballot.majority & (input == Status.converged)
     members = ballot.members & counts
-    refined = refine(weights, members, basis, found, shrink=shrink)
+    refined: Any
+    if isinstance(weights, LowRankMatrices):
+        refined = keep(counts, refine_factors(weights, clients, members, basis, found, shrink=shrink), weights)
+    else:
+        refined = jnp.where(counts, refine(weights, members, basis, found, shrink=shrink), weights)
     status = worst(Status.where(ballot.majority, Status.converged, Status.no_majority), status)
     if rank is None and max_rank < clients.shape[2]:
         status = worst(status, Status.where(found < max_rank, Status.converged, Status.rank_at_bound))
-    return ClairResult(
+    return (LowRankClairResult if isinstance(weights, LowRankMatrices) else ClairResult)(
         members=members,
-        refined=jnp.where(counts, refined, weights),
+        refined=refined,
         votes=ballot.votes,
         threshold=ballot.threshold,
         off_subspace=off_subspace,
-        decomposition=with_status(solution, input),
-        basis=basis,
+        decomposition=with_status(lifted(solution, clients), input),
+        basis=clients.lift(basis),
         rank=found,
         status=worst(input, status),
     )

@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances
 
@@ -44,6 +44,26 @@ class Clients(eqx.Module):
     @abstractmethod
     def project_out(self, basis: Float[Array, " in columns"]) -> "Clients":
         """W_k (I − basis basisᵀ), for a basis with orthonormal or zero columns."""
+
+    def principal(
+        self, pair_values: Float[Array, "clients clients"]
+    ) -> tuple[Float[Array, " all"], Float[Array, " in in"]]:
+        """Eigenvalues of `scatter`, largest first, and its eigenvectors in the same order."""
+        eigenvalues, vectors = jnp.linalg.eigh(self.scatter(pair_values))
+        return eigenvalues[::-1], vectors[:, ::-1]
+
+    def freedom(self, removed: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
+        """Numbers that noise sets on its own in a contrast, once `removed` directions are projected out."""
+        _, out, in_ = self.shape
+        return out * (in_ - removed)
+
+    def noise_rows(self, members: Bool[Array, " clients"], eigenvalues: Float[Array, " all"]) -> Int[Array, ""]:
+        """Rows of noise in the members' deviations from their mean, whose scatter has these eigenvalues."""
+        return jnp.maximum(members.sum() - 1, 0) * self.shape[1]
+
+    def lift(self, basis: Float[Array, " in columns"]) -> Float[Array, " whole columns"]:
+        """A basis in the clients' own coordinates, in those of the inputs."""
+        return basis
 
 
 class DenseClients(Clients):

@@ -16,17 +16,20 @@ from ._arguments import (
     check_solver,
     input_status,
     pair_weight_table,
+    reports,
     traced_in_range,
 )
 from ._clients import DenseClients
 from ._factored import Factored
+from ._low_rank import LowRankMatrices
+from ._low_rank_clients import centred, lifted
 from ._noiseless import solve_noiseless
 from ._program import Decomposition, Penalty, with_status
 from ._proximal_gradient import ProximalGradient
 
 
 def decompose(
-    weights: ArrayLike | Sequence[Any],
+    weights: ArrayLike | Sequence[Any] | LowRankMatrices,
     penalty: Penalty,
     *,
     solver: Factored | ProximalGradient = Factored(),  # noqa: B008
@@ -36,9 +39,9 @@ def decompose(
 
     min over L, S of ½ Σ_g ω_g ‖D_g − L_g − S_g‖² + λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F, with D_g = W_j − W_k over pairs j < k.
 
-    **Args:** `weights` [clients, out, in], float32 or float64, at least three clients; `penalty`; `solver`, `Factored`
-    or `ProximalGradient`; `pair_weights` (ω), a positive scalar or a symmetric [clients, clients] table; None is the
-    paper's 1/clients.
+    **Args:** `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients; `penalty`;
+    `solver`, `Factored` or, for an array, `ProximalGradient`; `pair_weights` (ω), a positive scalar or a symmetric
+    [clients, clients] table; None is the paper's 1/clients.
 
     **Returns:** `Decomposition`, with a duality gap that certifies the objective.
 
@@ -54,9 +57,9 @@ def decompose(
     >>> decompose(weights, Penalty(0.1, 0.5)).rank.item()
     1
     """
-    weights = _validate.client_matrices(weights)
+    weights = reports(weights)
     check_penalty(penalty)
-    check_solver(solver)
+    check_solver(solver, weights)
     pair_weights = pair_weight_table(pair_weights, weights)
     in_range = traced_in_range(penalty, pair_weights, rtol=solver.rtol, step=getattr(solver, "step", None))
     return _decompose(weights, cast(penalty, weights), solver, pair_weights, in_range)
@@ -98,13 +101,14 @@ def decompose_noiseless(
 
 @jax.jit
 def _decompose(
-    weights: Array,
+    weights: Array | LowRankMatrices,
     penalty: Penalty,
     solver: Factored | ProximalGradient,
     pair_weights: Array,
     in_range: Bool[Array, ""] | bool,
 ) -> Decomposition:
-    solution = solver.solve(DenseClients.centred(weights), penalty, pair_weights)
+    clients = centred(weights)
+    solution = lifted(solver.solve(clients, penalty, pair_weights), clients)
     return with_status(solution, input_status(weights, in_range))
 
 

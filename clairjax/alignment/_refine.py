@@ -22,15 +22,13 @@ def refit(
     The program's basis is biased by its penalties and by what the contaminated pairs put into it; the members
     alone give the least-squares estimate. With `rank` None it is found against the members' noise floor.
     """
-    count, out, _ = clients.shape
+    count, _, _ = clients.shape
     pairs = members[:, None] & members[None, :] & ~jnp.eye(count, dtype=bool)
     # Σ (W_k − W̄)ᵀ(W_k − W̄) over the members is the sum over their pairs of D_jkᵀ D_jk, over their number.
     number = jnp.maximum(members.sum(), 1).astype(clients.dtype)
-    eigenvalues, vectors = jnp.linalg.eigh(clients.scatter(pairs.astype(clients.dtype) / number))
-    eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
+    eigenvalues, vectors = clients.principal(pairs.astype(clients.dtype) / number)
     if rank is None:
-        samples = jnp.maximum(members.sum() - 1, 0) * out
-        found = noise_edge_rank(eigenvalues, samples, max_rank, margin=MARGIN)
+        found = noise_edge_rank(eigenvalues, clients.noise_rows(members, eigenvalues), max_rank, margin=MARGIN)
     else:
         found = jnp.asarray(rank, jnp.int32)
     return leading(vectors[:, :max_rank], found), found

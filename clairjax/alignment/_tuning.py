@@ -49,7 +49,7 @@ def tune(
     smallest r is taken whose score is within two standard deviations of the best, and for it the largest λ_L
     within one. r is at most half of p: the rest must show the noise.
     """
-    count, out, in_ = clients.shape
+    count, _, in_ = clients.shape
     distances = pair_squared_distances(clients.inner_products())
     dtype = distances.dtype
     needed = votes_needed(count, vote_share)
@@ -59,7 +59,7 @@ def tune(
     sparse = jnp.maximum(jnp.asarray(THRESHOLD_SHARE, dtype) * scale, jnp.finfo(dtype).tiny ** 0.5)
     vanishing = sparse * _unit_stack_norm(clients, distances)
     vanishing = jnp.where(vanishing > 0, vanishing, sparse)
-    freedom = (out * (in_ - 1 - jnp.arange(max_rank))).astype(dtype)  # of r = 1 … max_rank
+    freedom = clients.freedom(1 + jnp.arange(max_rank)).astype(dtype)  # of r = 1 … max_rank
 
     def at_penalty(start: Start, share: Array) -> tuple[Start, tuple[tuple[Array, Start, Array], Array]]:
         low_rank = share * vanishing

@@ -24,7 +24,8 @@ class Experiment:
     - `cells(preset)`: what the sweep runs, frozen dataclasses;
     - `replicate(key, cell)`: one replicate, a dict of arrays;
     - `report(results)`: our figures beside the paper's, as tables;
-    - `plot(results, path)`: writes a PNG.
+    - `plot(results, path)`: writes a PNG;
+    - `prepare(cells, out, progress)`: computes what all replicates share, before the sweep; may keep it in `out`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Experiment:
     replicate: Callable[[Key, Any], dict[str, Array]]
     report: Callable[[Results], list[Table]]
     plot: Callable[[Results, str | os.PathLike[str]], None]
+    prepare: Callable[[Sequence[Any], str | os.PathLike[str] | None, bool | None], None] | None = None
 
     def choose(self, preset: str, changes: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
         """The cells of a preset, with some of their fields replaced in each."""
@@ -51,9 +53,12 @@ class Experiment:
     ) -> Results:
         """Run it as a sweep: the cells and replicates of the preset unless given; see `clairjax.sweep.run`."""
         size = self.presets[preset]
+        cells = self.cells(size) if cells is None else cells
+        if self.prepare is not None:
+            self.prepare(cells, out, progress)
         return sweep.run(
             self.replicate,
-            self.cells(size) if cells is None else cells,
+            cells,
             key=jax.random.key(seed),
             replicates=size.replicates if replicates is None else replicates,
             out=out,

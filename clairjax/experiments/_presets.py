@@ -113,3 +113,41 @@ FLUTE: dict[str, dict[str, Tasks]] = {
         "paper": Tasks((10,), (8, 9, 10, 11), (6,), 2000, 100),
     },
 }
+
+
+class CopyingSize(NamedTuple):
+    """Every regime with every kind of contaminated client."""
+
+    regimes: tuple[str, ...]
+    kinds: tuple[str, ...]
+    replicates: int
+    sequences: int = 2000
+    test_sequences: int = 500
+    pretraining_steps: int = 5500
+
+
+_BOTH = ("homogeneous", "heterogeneous")
+_KINDS = ("shifted", "random", "clean", "reversed")  # of those that copy, the first does most damage to FedAvg
+
+COPYING: dict[str, dict[str, CopyingSize]] = {
+    "clair-table3": {
+        "smoke": CopyingSize(_BOTH, ("shifted",), 2, 100, 50, 20),
+        "laptop": CopyingSize(_BOTH, ("shifted",), 12),
+        "paper": CopyingSize(_BOTH, ("shifted",), 100, test_sequences=2000),
+    },
+    "clair-fig2": {
+        "smoke": CopyingSize(_BOTH[:1], ("shifted",), 2, 100, 50, 20),
+        "laptop": CopyingSize(_BOTH[:1], ("shifted",), 20),
+        "paper": CopyingSize(_BOTH[:1], ("shifted",), 100, test_sequences=2000),
+    },
+    "clair-fig3": {
+        "smoke": CopyingSize(_BOTH[1:], ("shifted",), 2, 100, 50, 20),
+        "laptop": CopyingSize(_BOTH[1:], ("shifted",), 20),
+        "paper": CopyingSize(_BOTH[1:], ("shifted",), 100, test_sequences=2000),
+    },
+    "clair-contaminations": {
+        "smoke": CopyingSize(_BOTH[:1], _KINDS[:2], 2, 100, 50, 20),
+        "laptop": CopyingSize(_BOTH, _KINDS, 3),
+        "paper": CopyingSize(_BOTH, _KINDS, 20, test_sequences=2000),
+    },
+}

@@ -1,0 +1,124 @@
+"""Refinement (9) of clients that report factors; what it gives is factored, too."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ._clients import Clients
+from ._contrasts import HIGHEST, diagonal
+from ._low_rank import LowRankMatrices
+from ._low_rank_clients import centred
+from ._refine import refit
+
+
+class RefinedFactors(eqx.Module):
+    """Refined clients: W̃_k = own_up_k own_down_k + common_share_k · common_up common_down.
+
+    The first product is what the client keeps of its own, of its rank; the second is the members' mean outside the
+    shared row space, of rank up to the sum of theirs and the same for all. `dense` forms the matrices and
+    `clairjax.alignment.compress` gives factors of a chosen rank.
+    """
+
+    own_up: Float[Array, "clients out rank"]
+    own_down: Float[Array, "clients rank in"]
+    common_up: Float[Array, "out all"]
+    common_down: Float[Array, "all in"]
+    common_share: Float[Array, " clients"]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(clients, out, in), of the matrices."""
+        return self.own_up.shape[0], self.own_up.shape[1], self.own_down.shape[2]
+
+    def dense(self) -> Float[Array, "clients out in"]:
+        """The matrices themselves."""
+        common = jnp.matmul(self.common_up, self.common_down, precision=HIGHEST)
+        own = jnp.matmul(self.own_up, self.own_down, precision=HIGHEST)
+        return own + self.common_share[:, None, None] * common[None]
+
+
+def refine_factors(
+    weights: LowRankMatrices,
+    clients: Clients,
+    members: Bool[Array, " clients"],
+    basis: Float[Array, " in max_rank"],
+    rank: Int[Array, ""],
+    *,
+    shrink: bool,
+) -> RefinedFactors:
+    """`refine` without forming a matrix: W̃_k = W_k (P + s_k P⊥) + (1 − s_k) W̄ P⊥.
+
+    `clients` are the same clients as the solvers see them, and `basis` is in their coordinates.
+    """
+    whole = clients.lift(basis)
+    down = weights.scaled_down()
+    inside = jnp.matmul(jnp.matmul(down, whole, precision=HIGHEST), whole.T, precision=HIGHEST)
+    count, out, size = weights.up.shape
+    number = jnp.maximum(members.sum(), 1).astype(weights.dtype)
+    share = _own_shares(clients, members, basis, rank) if shrink else jnp.where(members, 0, 1).astype(down.dtype)
+    own = inside + share[:, None, None] * (down - inside)
+    # Outsiders may be huge or not finite: their factors stay out of the mean altogether.
+    counted = members[:, None, None]
+    common_up = jnp.where(counted, weights.up, 0).transpose(1, 0, 2).reshape(out, count * size)
+    common_down = (jnp.where(counted, down - inside, 0) / number).reshape(count * size, -1)
+    return RefinedFactors(weights.up, own, common_up, common_down, 1 - share)
+
+
+def _own_shares(
+    clients: Clients, members: Bool[Array, " clients"], basis: Float[Array, " in max_rank"], rank: Int[Array, ""]
+) -> Float[Array, " clients"]:
+    """`refine`'s factors s_k, from inner products outside the row space."""
+    table = clients.project_out(basis).inner_products()
+    count = jnp.maximum(members.sum(), 1).astype(table.dtype)
+    weights = jnp.where(members, 1 / count, 0)
+    to_mean = jnp.matmul(table, weights, precision=HIGHEST)
+    squares = jnp.maximum(diagonal(table) - 2 * to_mean + jnp.sum(weights * to_mean), 0)
+    freedom = clients.freedom(rank).astype(table.dtype)
+    variance = jnp.where(members, squares, 0).sum() / jnp.maximum((count - 1) * freedom, 1)
+    noise = variance * jnp.where(members, 1 - 1 / count, 1) * jnp.maximum(freedom - 2, 0)
+    return jnp.maximum(1 - noise / jnp.where(squares > 0, squares, 1), 0)
+
+
+def keep(counts: Bool[Array, ""], refined: RefinedFactors, weights: LowRankMatrices) -> RefinedFactors:
+    """`refined` where the vote counts, else what was reported."""
+    return RefinedFactors(
+        refined.own_up,
+        jnp.where(counts, refined.own_down, weights.scaled_down()),
+        refined.common_up,
+        refined.common_down,
+        jnp.where(counts, refined.common_share, 0),
+    )
+
+
+@partial(jax.jit, static_argnames=("max_rank", "rank", "shrink"))
+def refine_members(
+    weights: LowRankMatrices, members: Bool[Array, " clients"], *, max_rank: int, rank: int | None, shrink: bool
+) -> tuple[RefinedFactors, Int[Array, ""]]:
+    """Refinement with a set that is given: the row space of those members, and everyone refined by it."""
+    clients = centred(weights)
+    basis, found = refit(clients, members, min(max_rank, clients.shape[2]), rank)
+    return refine_factors(weights, clients, members, basis, found, shrink=shrink), found
+
+
+@jax.jit
+def change_norms(refined: RefinedFactors, weights: LowRankMatrices) -> Float[Array, " clients"]:
+    """‖W̃_k − W_k‖_F."""
+    down = refined.own_down - weights.scaled_down()
+    up, common_up = refined.own_up, refined.common_up
+    own = jnp.sum(_products(up, up) * _products(down.swapaxes(1, 2), down.swapaxes(1, 2)), axis=(1, 2))
+    left = jnp.einsum("kqr,qs->krs", up, common_up, precision=HIGHEST)
+    right = jnp.einsum("krp,sp->krs", down, refined.common_down, precision=HIGHEST)
+    mixed = jnp.sum(left * right, axis=(1, 2))
+    common = jnp.sum(
+        jnp.matmul(common_up.T, common_up, precision=HIGHEST)
+        * jnp.matmul(refined.common_down, refined.common_down.T, precision=HIGHEST)
+    )
+    share = refined.common_share
+    return jnp.sqrt(jnp.maximum(own + 2 * share * mixed + share**2 * common, 0))
+
+
+def _products(left: Float[Array, "clients n r"], right: Float[Array, "clients n s"]) -> Float[Array, "clients r s"]:
+    return jnp.einsum("knr,kns->krs", left, right, precision=HIGHEST)

@@ -1,0 +1,144 @@
+"""The ten clients of the copying experiment: their tasks, their fine-tuned models, and how these are judged."""
+
+import dataclasses
+from typing import Literal, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._typing import Key
+from ..data import Copying, Sequences
+from ..data._copying import Kind
+from ..models import CopyingTransformer, merge
+from ._copying_training import FineTuning, Pretraining, accuracy, fine_tune
+
+
+LENGTH, EXPONENT = 16, 1.1  # of the homogeneous regime
+LENGTHS, EXPONENTS = (10, 26), (0.95, 1.6)  # of the heterogeneous one
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Nine benign clients and, last, a contaminated one whose task is `contamination`.
+
+    In the regime `homogeneous` all have exponent 1.1 and length 16, in `heterogeneous` each draws its own. The other
+    fields are S5's where it gives a number; `scale` multiplies B A.
+    """
+
+    regime: Literal["homogeneous", "heterogeneous"]
+    contamination: Kind
+    clients: int = 10
+    sequences: int = 2000
+    test_sequences: int = 500
+    scale: float = 16.0
+    dropout: float = 0.005
+    pretraining_steps: int = 5500
+    pretraining_seed: int = 2
+
+    @property
+    def pretraining(self) -> Pretraining:
+        return Pretraining(steps=self.pretraining_steps, initial_seed=self.pretraining_seed)
+
+    @property
+    def tuning(self) -> FineTuning:
+        return FineTuning(sequences=self.sequences, scale=self.scale, dropout=self.dropout)
+
+    @property
+    def benign(self) -> int:
+        return self.clients - 1
+
+
+class Tasks(NamedTuple):
+    """What distinguishes the clients' distributions."""
+
+    exponents: Float[Array, " clients"]
+    lengths: Int[Array, " clients"]
+
+
+class Fleet(NamedTuple):
+    """What the clients hold after fine-tuning, adapters merged."""
+
+    attention: Float[Array, "layers clients out in"]
+    outputs: eqx.nn.Linear  # each client's own output layer, stacked
+
+
+def draw_tasks(cell: Cell, key: Key) -> Tasks:
+    if cell.regime == "homogeneous":
+        return Tasks(jnp.full(cell.clients, EXPONENT, jnp.float32), jnp.full(cell.clients, LENGTH, jnp.int32))
+    exponent_key, length_key = jax.random.split(key)
+    low, high = LENGTHS
+    return Tasks(
+        jax.random.uniform(exponent_key, (cell.clients,), jnp.float32, *EXPONENTS),
+        jax.random.randint(length_key, (cell.clients,), low, high + 1, jnp.int32),
+    )
+
+
+def train_fleet(cell: Cell, backbone: CopyingTransformer, tasks: Tasks, *, key: Key) -> Fleet:
+    """Every client's epoch, one client after another: on CPU a batch of small products is slower than a loop."""
+    adapter_key, clients_key = jax.random.split(key)
+    adapted = cell.tuning.adapted(backbone, key=adapter_key)  # one key: the factors A start equal
+    keys = jax.random.split(clients_key, cell.clients)
+
+    # The tasks differ in static ways, so the contaminated client's data are drawn apart; the training is one program.
+    tokens = jax.lax.map(
+        lambda each: Copying(each[0], each[1]).generate(cell.sequences, key=_data(each[2])).tokens,
+        (*(leaf[:-1] for leaf in tasks), keys[:-1]),
+    )
+    odd = Copying(tasks.exponents[-1], tasks.lengths[-1], kind=cell.contamination)
+    tokens = jnp.concatenate([tokens, odd.generate(cell.sequences, key=_data(keys[-1])).tokens[None]])
+
+    def train(each: tuple[Array, Key]) -> tuple[Array, eqx.nn.Linear]:
+        model = merge(fine_tune(adapted, each[0], cell.tuning, key=_dropout(each[1])))
+        return jnp.stack([cast(eqx.nn.Linear, layer).weight for layer in model.projections]), cast(
+            eqx.nn.Linear, model.output
+        )
+
+    attention, outputs = jax.lax.map(train, (tokens, keys))
+    return Fleet(attention.swapaxes(0, 1), outputs)
+
+
+def _data(key: Key) -> Key:
+    return jax.random.fold_in(key, 0)
+
+
+def _dropout(key: Key) -> Key:
+    return jax.random.fold_in(key, 1)
+
+
+def draw_tests(cell: Cell, tasks: Tasks, *, key: Key) -> Sequences:
+    """Each benign client's own distribution; in the homogeneous regime the same sequences for all."""
+    keys = jax.random.split(key, cell.benign)
+    if cell.regime == "homogeneous":
+        keys = jnp.broadcast_to(keys[:1], keys.shape)
+    return jax.lax.map(
+        lambda each: Copying(each[0], each[1]).generate(cell.test_sequences, key=each[2]),
+        (tasks.exponents[:-1], tasks.lengths[:-1], keys),
+    )
+
+
+def judge(
+    backbone: CopyingTransformer,
+    fleet: Fleet,
+    methods: Float[Array, "methods layers clients out in"],
+    tests: Sequences,
+) -> Float[Array, "methods benign"]:
+    """Masked accuracy of each benign client with each method's attention matrices and its own output layer.
+
+    The biases of the projections are the backbone's: adapters leave them alone.
+    """
+    benign = len(tests.second)
+
+    def client(each: tuple[Array, eqx.nn.Linear, Sequences]) -> Float[Array, " methods"]:
+        matrices, output, sequences = each
+
+        def method(weights: Float[Array, "layers out in"]) -> Float[Array, ""]:
+            model = eqx.tree_at(lambda m: [layer.weight for layer in m.projections], backbone, list(weights))
+            return accuracy(eqx.tree_at(lambda m: m.output, model, output), sequences)
+
+        return jax.lax.map(method, matrices)
+
+    outputs = jax.tree.map(lambda leaf: leaf[:benign], fleet.outputs)
+    by_client = jnp.moveaxis(methods[:, :, :benign], 2, 0)
+    return jax.lax.map(client, (by_client, outputs, tests)).T

@@ -1,0 +1,10 @@
+"""Adapters that other tools wrote: PEFT's LoRA folders in, a verdict and refined folders out. Public as `adapters`."""
+
+from ._adapters import Adapters as Adapters
+from ._adapters import load as load
+from ._refine import Finding as Finding
+from ._refine import Refinement as Refinement
+from ._refine import Verdict as Verdict
+from ._refine import refine as refine
+from ._save import report as report
+from ._save import save as save

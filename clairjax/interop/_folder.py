@@ -1,0 +1,168 @@
+"""One client's adapter: a folder as PEFT writes it, read tensor by tensor and strictly by name."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._config import Settings, read_settings
+
+
+WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+PREFIX = "base_model.model."
+KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(?P<end>\.weight)?")
+MODULE = re.compile(r"\w+(\.\w+)*")
+FLOATS = {"F16", "BF16", "F32", "F64"}
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Where one module's factors lie: keys, shapes (out × rank, rank × in) and type."""
+
+    up_key: str
+    down_key: str
+    up_shape: tuple[int, int]
+    down_shape: tuple[int, int]
+    kind: str
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        return self.up_shape[0], self.down_shape[1]
+
+    @property
+    def rank(self) -> int:
+        return self.up_shape[1]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A client. `modules` by name; `carried`: keys of tensors that are not LoRA's and go through untouched."""
+
+    name: str
+    path: Path
+    settings: Settings
+    modules: dict[str, Factors]
+    carried: tuple[str, ...]
+
+    def read(self, keys: list[str] | tuple[str, ...]) -> dict[str, np.ndarray]:
+        with opened(self.path / WEIGHTS, self.name) as file:
+            return {key: file.get_tensor(key) for key in keys}
+
+    def factors(self, module: str) -> tuple[np.ndarray, np.ndarray, float]:
+        """B [out, rank] and A [rank, in] in float32 (float64 stays), and the scale."""
+        place = self.modules[module]
+        tensors = self.read([place.up_key, place.down_key])
+        up, down = (wide(tensors[key]) for key in (place.up_key, place.down_key))
+        return up, down, self.settings.scale(module)
+
+
+def wide(tensor: np.ndarray) -> np.ndarray:
+    return tensor if tensor.dtype == np.float64 else tensor.astype(np.float32)
+
+
+@contextmanager
+def opened(path: Path, client: str) -> Iterator[Any]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ImportError("clairjax.adapters needs safetensors: pip install 'clairjax[adapters]'") from error
+    try:
+        with safe_open(path, "numpy") as file:
+            yield file
+    except SafetensorError as error:
+        raise ValueError(f"client {client}: {WEIGHTS} must be a whole safetensors file, got: {error}.") from None
+
+
+def read_folder(path: Path, name: str) -> Folder:
+    """Look at everything of a client but its numbers.
+
+    **Raises:** `ValueError` naming the client and what is wrong with it.
+    """
+    if not path.is_dir():
+        raise ValueError(f"client {name} must be a folder with a PEFT adapter, got {path}.")
+    settings = read_settings(path, name)
+    if not (path / WEIGHTS).is_file():
+        if (path / PICKLE).exists():
+            advice = "load it with PEFT where you trust its source and save it with safe_serialization=True"
+            raise ValueError(
+                f"client {name} must have {WEIGHTS}, got the pickle {PICKLE}, which can run code: {advice}."
+            )
+        raise ValueError(f"client {name} must have {WEIGHTS}, got none in {path}.")
+    with opened(path / WEIGHTS, name) as file:
+        slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        tensors = {key: (tuple(one.get_shape()), one.get_dtype()) for key, one in slices.items()}
+    modules, carried = _sort(tensors, settings, name)
+    return Folder(name, path, settings, modules, carried)
+
+
+def _sort(
+    tensors: dict[str, tuple[tuple[int, ...], str]], settings: Settings, client: str
+) -> tuple[dict[str, Factors], tuple[str, ...]]:
+    found: dict[str, dict[str, str]] = {}
+    carried = []
+    for key in tensors:
+        match = KEY.fullmatch(key)
+        if match is None or bool(match["kind"]) == bool(match["end"]):
+            if not _is_carried(key, settings):
+                known = "lora_A.weight, lora_B.weight, lora_embedding_A and _B, and those of modules_to_save"
+                raise ValueError(f"client {client}: tensors must be {known}, got {key!r}.")
+            carried.append(key)
+            continue
+        if not MODULE.fullmatch(match["module"]):
+            raise ValueError(f"client {client}: module names must be words between dots, got {match['module']!r}.")
+        found.setdefault(match["module"], {})[match["side"]] = key
+    if not found:
+        raise ValueError(f"client {client} must have LoRA factors, got none in {WEIGHTS}.")
+    return {name: _factors(name, sides, tensors, settings) for name, sides in sorted(found.items())}, tuple(carried)
+
+
+def _is_carried(key: str, settings: Settings) -> bool:
+    """Whether a tensor is of a module trained in full, or an embedding's own weight that PEFT saves beside LoRA's."""
+    parts = key.removeprefix(PREFIX).split(".")
+    saved = any(f".{name}." in f".{'.'.join(parts[:-1])}." for name in settings.modules_to_save)
+    embedding = "embed" in key or "lm_head" in key or "wte" in key
+    whole = key.startswith(PREFIX) and "lora_" not in key
+    return whole and (saved or (embedding and parts[-1] == "weight"))
+
+
+def _factors(
+    module: str, sides: dict[str, str], tensors: dict[str, tuple[tuple[int, ...], str]], settings: Settings
+) -> Factors:
+    where = f"client {settings.client}, module {module}"
+    if set(sides) != {"A", "B"}:
+        raise ValueError(f"{where}: both lora_A and lora_B must be there, got lora_{next(iter(sides))} alone.")
+    (down_shape, down_kind), (up_shape, up_kind) = tensors[sides["A"]], tensors[sides["B"]]
+    if len(down_shape) != 2 or len(up_shape) != 2:
+        raise ValueError(f"{where}: factors must be matrices (convolutions are not), got {up_shape} and {down_shape}.")
+    if {down_kind, up_kind} - FLOATS or down_kind != up_kind:
+        raise ValueError(f"{where}: factors must be of one type of {sorted(FLOATS)}, got {up_kind} and {down_kind}.")
+    rank = settings.rank(module)
+    if not up_shape[1] == down_shape[0] == rank:
+        raise ValueError(f"{where}: the rank must be the configuration's, {rank}, got {up_shape} and {down_shape}.")
+    return Factors(sides["B"], sides["A"], up_shape, down_shape, up_kind)
+
+
+def client_names(paths: list[Path]) -> list[str]:
+    """The folders' own names, with the parent's before them where two are the same."""
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{path.parent.name}-{path.name}" for path in paths]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"client folders must have names that tell them apart, got {double} twice.")
+    return names
+
+
+def resolved(folders: list[str | os.PathLike[str]]) -> list[Path]:
+    paths = [Path(folder).resolve() for folder in folders]
+    files = [(path / WEIGHTS).resolve() for path in paths]
+    for place, file in enumerate(files):
+        if file in files[:place]:
+            first = folders[files.index(file)]
+            raise ValueError(f"client folders must differ, got {folders[place]} again, the same as {first}.")
+    return paths

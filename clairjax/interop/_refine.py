@@ -1,0 +1,207 @@
+"""Who belongs, module by module and client by client; and the refined factors of those who do."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import _validate
+from .._status import Status
+from ..alignment import Factored, LowRankMatrices, RefinedFactors, clair
+from ..alignment._low_rank_refine import refine_members
+from ._adapters import LEAST, Adapters
+
+
+TOLERANCE = 0.05
+RULE = "contaminated: voted out of at least half of the modules it takes part in that have a majority"
+MEMBER, CONTAMINATED, UNUSABLE, UNDECIDED = "member", "contaminated", "unusable", "undecided"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One module: who took part and who belongs, and the evidence.
+
+    `distance` of a client is the median of its off-subspace distances to the others, in units of the threshold;
+    `copies` names, of clients that sent what another did, that other: they have one vote together.
+    """
+
+    module: str
+    shape: tuple[int, int]
+    clients: tuple[str, ...]
+    members: tuple[str, ...]
+    votes: dict[str, float]
+    distance: dict[str, float]
+    copies: dict[str, str]
+    threshold: float
+    rank: int
+    status: str
+
+    @property
+    def decided(self) -> bool:
+        return bool(self.members)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One client: `member`, `contaminated`, `unusable` (with the reason) or `undecided`, and in how many modules."""
+
+    client: str
+    verdict: str
+    modules: int
+    voted_out: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """What `refine` found; `save` writes it. `findings` by module, `verdicts` by client."""
+
+    adapters: Adapters
+    findings: dict[str, Finding]
+    verdicts: dict[str, Verdict]
+    rank: int | None
+    tolerance: float
+    shrink: bool
+    notices: tuple[str, ...]
+
+    @property
+    def members(self) -> list[str]:
+        return [name for name, verdict in self.verdicts.items() if verdict.verdict == MEMBER]
+
+    def members_of(self, module: str) -> list[str]:
+        """Clients refined in a module: members of it and on the whole."""
+        return [name for name in self.findings[module].members if name in self.members]
+
+    def refined(self, module: str) -> tuple[LowRankMatrices, RefinedFactors]:
+        """The reported and the refined factors of `members_of(module)`."""
+        import jax.numpy as jnp
+
+        weights = self.adapters.factors(module, self.members_of(module))
+        everyone = jnp.ones(weights.shape[0], bool)
+        refined, _ = refine_members(weights, everyone, max_rank=Factored().max_rank, rank=None, shrink=self.shrink)
+        return weights, refined
+
+
+def refine(
+    adapters: Adapters,
+    *,
+    rank: int | None = None,
+    tolerance: float = TOLERANCE,
+    shrink: bool = False,
+    progress: Callable[[str], Any] | None = None,
+) -> Refinement:
+    """Find the clients that share the others' row space in most modules.
+
+    `clairjax.clair` votes in each module on its own. A client is contaminated if it is voted out of at least half of
+    the modules that have a majority, each counting the same; in a module, those are refined that belong to it and
+    to the whole. Clients that send the same factors have one vote together. A client with NaN or infinite values, or
+    too large for float32, takes no part.
+
+    **Arguments:**
+
+    - `adapters`, of `load`.
+    - `rank`: of the factors that `save` writes; None is the smallest whose relative Frobenius error is at most
+      `tolerance`, between 0 and 1, for all members of a module.
+    - `shrink`: as in `clairjax.clair`.
+    - `progress`: called with a module's name before its turn.
+
+    **Returns:** `Refinement`. Nothing is written.
+
+    **Raises:** `ValueError` for arguments out of range, and when fewer than three clients can be used.
+
+    **Source:** CLAIR, section 8, refines attention matrices one by one; the client-level rule is not in the paper.
+
+    **Cost:** `clair` a module, in factors, compiled once for modules of one shape; memory of one module.
+
+    >>> import clairjax as cj
+    >>> cj.adapters.refine(cj.adapters.load(folders), rank=0)  # doctest: +SKIP
+    Traceback (most recent call last):
+    ValueError: rank must be an integer of at least 1, got 0.
+    """
+    if rank is not None:
+        _validate.at_least(rank, "rank", 1)
+    _validate.between(tolerance, "tolerance", 0, 1)
+    unusable = _unusable(adapters)
+    if len(adapters.clients) - len(unusable) < LEAST:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unusable.items())
+        raise ValueError(
+            f"at least {LEAST} clients must be usable, got {len(adapters.clients) - len(unusable)} ({reasons})."
+        )
+    findings, notices = {}, list(adapters.notices)
+    for module, having in adapters.modules.items():
+        usable = tuple(name for name in having if name not in unusable)
+        if progress is not None:
+            progress(module)
+        if len(usable) < LEAST:
+            notices.append(f"module {module}: fewer than {LEAST} usable clients adapt it, so it is kept as it is")
+        else:
+            findings[module] = _vote(adapters, module, usable)
+    verdicts = {name: _verdict(name, findings, unusable.get(name)) for name in adapters.clients}
+    return Refinement(adapters, findings, verdicts, rank, float(tolerance), shrink, tuple(notices))
+
+
+def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
+    first = _first_of_copies(adapters, module, names)
+    voters = tuple(dict.fromkeys(first.values()))
+    weights = adapters.factors(module, voters)
+    found = clair(weights)
+    off_subspace = np.asarray(found.off_subspace)
+    others = ~np.eye(len(voters), dtype=bool)
+    medians = np.median(off_subspace[others].reshape(len(voters), -1), axis=1)
+    threshold = float(found.threshold)
+    distance = dict(zip(voters, (medians / threshold if threshold > 0 else medians).tolist(), strict=True))
+    votes = dict(zip(voters, np.asarray(found.votes).tolist(), strict=True))
+    belongs = dict(zip(voters, np.asarray(found.members).tolist(), strict=True))
+    return Finding(
+        module=module,
+        shape=weights.shape[1:],
+        clients=names,
+        members=tuple(name for name in names if belongs[first[name]]),
+        votes={name: votes[first[name]] for name in names},
+        distance={name: distance[first[name]] for name in names},
+        copies={name: of for name, of in first.items() if name != of},
+        threshold=threshold,
+        rank=int(found.rank),
+        status=Status[found.status],  # type: ignore[misc]
+    )
+
+
+def _first_of_copies(adapters: Adapters, module: str, names: tuple[str, ...]) -> dict[str, str]:
+    """For each client the first with bit for bit the same factors. Copies vote once: otherwise a few parties that
+    send one adapter would make its row space look shared. All stay as they are where less than `LEAST` are left."""
+    seen: dict[bytes, str] = {}
+    first = {}
+    for name in names:
+        up, down, scale = adapters.clients[name].factors(module)
+        digest = hashlib.sha256(up.tobytes() + down.tobytes() + repr((up.shape, scale)).encode()).digest()
+        first[name] = seen.setdefault(digest, name)
+    return first if len(seen) >= LEAST else {name: name for name in names}
+
+
+def _verdict(client: str, findings: dict[str, Finding], reason: str | None) -> Verdict:
+    if reason is not None:
+        return Verdict(client, UNUSABLE, 0, (), reason)
+    taking_part = [each for each in findings.values() if each.decided and client in each.clients]
+    out = tuple(each.module for each in taking_part if client not in each.members)
+    if not taking_part:
+        return Verdict(client, UNDECIDED, 0, ())
+    verdict = CONTAMINATED if 2 * len(out) >= len(taking_part) else MEMBER
+    return Verdict(client, verdict, len(taking_part), out)
+
+
+def _unusable(adapters: Adapters) -> dict[str, str]:
+    """Why clients cannot take part: the first module whose numbers are not finite or too large, of each."""
+    bound = np.sqrt(np.finfo(np.float32).max / (64 * len(adapters.clients) ** 2))
+    reasons = {}
+    for name, folder in adapters.clients.items():
+        for module in folder.modules:
+            up, down, scale = folder.factors(module)
+            if not (np.isfinite(up).all() and np.isfinite(down).all()):
+                reasons[name] = f"NaN or infinite values in module {module}"
+                break
+            if not abs(scale) * np.linalg.norm(up) * np.linalg.norm(down) < bound:
+                reasons[name] = f"values too large for float32 in module {module}"
+                break
+    return reasons

@@ -1,0 +1,265 @@
+"""The copying experiment: training, the backbone's file, aggregation and verdicts, reports of made results."""
+
+import dataclasses
+import functools
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from clairjax.data import Copying, masked_accuracy
+from clairjax.experiments import EXPERIMENTS, clair_copying
+from clairjax.experiments import _copying_backbone as backbones
+from clairjax.experiments._copying_aggregation import PUBLISHED, judge_clients, smooth
+from clairjax.experiments._copying_clients import Cell, Fleet, draw_tasks, draw_tests, judge, train_fleet
+from clairjax.experiments._copying_training import (
+    FineTuning,
+    Pretraining,
+    accuracy,
+    fine_tune,
+    loss,
+    pretrain_steps,
+    start,
+)
+from clairjax.models import LoRA, trainable
+from clairjax.sweep import Results
+
+
+NAMES = ("clair-table3", "clair-fig2", "clair-fig3", "clair-contaminations")
+TINY = Pretraining(steps=3, batch=8)
+SMALL = Cell("heterogeneous", "reversed", clients=4, sequences=100, test_sequences=20, pretraining_steps=3)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return TINY.initial()
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return Copying(1.1, 16).generate(100, key=jax.random.key(3)).tokens
+
+
+def test_pretraining_lowers_the_loss_and_is_deterministic(model):
+    settings = dataclasses.replace(TINY, steps=60, batch=16)
+    sequences = settings.task.generate(64, key=jax.random.key(9)).tokens
+    runs = [
+        pretrain_steps(settings.initial(), start(model, settings.rate), settings, jnp.asarray(0, jnp.int32), 60)
+        for _ in range(2)
+    ]
+    assert eqx.tree_equal(runs[0][0], runs[1][0])
+    assert float(loss(runs[0][0], sequences)) < float(loss(model, sequences)) - 0.3
+
+
+def test_a_hundred_steps_at_once_or_in_parts_are_the_same(model):
+    part = lambda carry, first, count: pretrain_steps(*carry[:2], TINY, jnp.asarray(first, jnp.int32), count)
+    state = start(model, TINY.rate)
+    whole = part((model, state), 0, 4)[0]
+    parts = part(part((model, state), 0, 2), 2, 2)[0]
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_fine_tuning_moves_the_adapters_alone_and_lowers_the_loss(model, tokens, key):
+    settings = FineTuning(sequences=100)
+    adapted = settings.adapted(model, key=key)
+    tuned = jax.jit(lambda k: fine_tune(adapted, tokens, settings, key=k))(key)
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), adapted, tuned)
+    assert jax.tree.leaves(moved) == jax.tree.leaves(trainable(adapted))
+    assert float(loss(tuned, tokens)) < float(loss(adapted, tokens))
+    assert len(tuned.projections) == 8 and all(isinstance(layer, LoRA) for layer in (*tuned.projections, tuned.output))
+    assert tuned.projections[0].down.shape == (3, 64) and tuned.projections[0].scale == 16.0
+
+
+def test_accuracy_in_batches_is_accuracy(model, key):
+    sequences = Copying(1.1, 16).generate(100, key=key)
+    whole = masked_accuracy(model(sequences.tokens), sequences)
+    np.testing.assert_allclose(accuracy(model, sequences), whole, rtol=1e-6)
+
+
+def test_a_fleet_is_its_clients_one_by_one(model, key):
+    """The loop over clients, the merged matrices and the accuracies, against each client by hand."""
+    tasks = draw_tasks(SMALL, key)
+    assert tasks.lengths.min() >= 10 and tasks.lengths.max() <= 26
+    fleet = jax.jit(lambda k: train_fleet(SMALL, model, tasks, key=k))(key)
+    assert fleet.attention.shape == (8, 4, 64, 64) and fleet.attention.dtype == jnp.float32
+    adapter_key, clients_key = jax.random.split(key)
+    adapted = SMALL.tuning.adapted(model, key=adapter_key)
+    tune = jax.jit(lambda tokens, k: fine_tune(adapted, tokens, SMALL.tuning, key=k))
+    keys = jax.random.split(clients_key, 4)
+    for k, kind in ((1, "fuzzy"), (3, "reversed")):
+        task = Copying(tasks.exponents[k], tasks.lengths[k], kind=kind)
+        own = eqx.filter_jit(task.generate)(100, key=jax.random.fold_in(keys[k], 0)).tokens
+        tuned = tune(own, jax.random.fold_in(keys[k], 1))
+        matrices = np.stack([layer.base.weight + layer.delta() for layer in tuned.projections])
+        np.testing.assert_allclose(fleet.attention[:, k], matrices, rtol=1e-3, atol=2e-4)
+    tests = draw_tests(SMALL, tasks, key=key)
+    found = judge(model, fleet, fleet.attention[None], tests)
+    assert found.shape == (1, 3) and bool(((found >= 0) & (found <= 1)).all())
+
+
+def test_judge_uses_the_backbone_where_nothing_was_learned(model, key):
+    tasks = draw_tasks(SMALL, key)
+    tests = draw_tests(SMALL, tasks, key=key)
+    base = jnp.stack([layer.weight for layer in model.projections])
+    outputs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (4, *leaf.shape)), model.output)
+    fleet = Fleet(jnp.broadcast_to(base[:, None], (8, 4, 64, 64)), outputs)
+    found = judge(model, fleet, fleet.attention[None], tests)[0]
+    for k in range(3):
+        one = jax.tree.map(lambda leaf, k=k: leaf[k], tests)
+        np.testing.assert_allclose(found[k], accuracy(model, one), rtol=1e-5)
+
+
+def test_the_homogeneous_regime_has_one_task_and_one_test(key):
+    cell = dataclasses.replace(SMALL, regime="homogeneous")
+    tasks = draw_tasks(cell, key)
+    assert set(np.asarray(tasks.lengths)) == {16} and np.allclose(tasks.exponents, 1.1)
+    tests = draw_tests(cell, tasks, key=key)
+    np.testing.assert_array_equal(tests.tokens[0], tests.tokens[2])
+
+
+def made_layers(rng, noise, *, layers=3, clients=10, out=9, in_=7, rank=2):
+    """Clients that share a row space in each layer, the last one of another; two task directions over clients."""
+    basis = rng.normal(size=(layers, rank, in_))
+    heads = np.einsum("kd,ldqr->lkqr", rng.normal(size=(clients, 2)), rng.normal(size=(layers, 2, out, rank)))
+    weights = np.einsum("lkqr,lrp->lkqp", heads, basis) + noise * rng.normal(size=(layers, clients, out, in_))
+    weights[:, -1] += rng.normal(size=(layers, out, in_))
+    return jnp.asarray(weights), np.einsum("lkqr,lrp->lkqp", heads, basis)
+
+
+def test_the_contaminated_client_is_out_by_all_layers_together(rng):
+    weights, _ = made_layers(rng, 0.01)
+    verdict = judge_clients(weights, None, 2)
+    np.testing.assert_array_equal(verdict.members, np.arange(10) < 9)
+    np.testing.assert_allclose(verdict.refined[:, 9], weights[:, 9])
+    assert verdict.votes.shape == (3, 10) and set(np.asarray(verdict.ranks)) == {2}
+    # One layer in which it does not differ changes nothing.
+    weights = weights.at[0, 9].set(weights[0, 0] + 0.01)
+    verdict = judge_clients(weights, None, 2)
+    assert bool(verdict.layers[0, 9])
+    np.testing.assert_array_equal(verdict.members, np.arange(10) < 9)
+
+
+def test_the_published_procedure_uses_the_printed_numbers(rng):
+    for regime, printed in {"homogeneous": (0.5, 0.4, 0.5), "heterogeneous": (0.5, 0.2, 0.01)}.items():
+        settings = PUBLISHED[regime]
+        assert (settings.penalty.low_rank, settings.penalty.sparse, settings.threshold) == printed
+    verdict = judge_clients(made_layers(rng, 0.001)[0], PUBLISHED["homogeneous"], None)
+    assert verdict.refined.shape == (3, 10, 9, 7)
+
+
+def test_smoothing_keeps_what_tasks_explain_and_averages_noise(rng):
+    weights, truth = made_layers(rng, 0.3)
+    members = jnp.arange(10) < 9
+    found = np.asarray(smooth(weights, members))
+    np.testing.assert_array_equal(found[:, 9], weights[:, 9])
+    error = lambda matrices: ((np.asarray(matrices)[:, :9] - truth[:, :9]) ** 2).sum()
+    assert error(found) < 0.5 * error(weights)
+    np.testing.assert_allclose(found[:, :9].mean(1), weights[:, :9].mean(1), atol=1e-10)
+    # Equal tasks: what is kept of the deviations is a fraction of the noise.
+    noise = jnp.asarray(rng.normal(size=(3, 10, 9, 7)))
+    kept = np.asarray(smooth(noise, members))[:, :9] - np.asarray(noise)[:, :9].mean(1, keepdims=True)
+    assert (kept**2).sum() < 0.1 * ((noise - noise.mean(1, keepdims=True)) ** 2).sum()
+
+
+def test_smoothing_against_numpy_and_without_differences(rng):
+    weights, _ = made_layers(rng, 0.3)
+    members = np.array([True] * 6 + [False, True, True, False])
+    rows = np.moveaxis(np.asarray(weights), 1, 0)[members].reshape(8, -1)
+    left, values, right = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    squares = values[:7] ** 2
+    kept = np.maximum(1 - np.median(squares) / squares, 0)
+    expected = rows.mean(0) + (left[:, :7] * values[:7] * kept) @ right[:7]
+    found = np.moveaxis(np.asarray(smooth(weights, jnp.asarray(members))), 1, 0)[members].reshape(8, -1)
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+    same = jnp.ones((2, 5, 3, 4))
+    np.testing.assert_array_equal(smooth(same, jnp.ones(5, bool)), same)
+    np.testing.assert_array_equal(smooth(weights, jnp.zeros(10, bool)), weights)
+
+
+def test_the_backbone_is_trained_once_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(backbones, "_memory", {})
+    monkeypatch.delenv(backbones.CACHE, raising=False)
+    first = backbones.backbone(TINY, tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.name == backbones.file_name(TINY) != backbones.file_name(dataclasses.replace(TINY, steps=4))
+    monkeypatch.setattr(backbones, "_memory", {})
+    monkeypatch.setattr(backbones, "pretrain", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setenv(backbones.CACHE, str(tmp_path))  # stronger than the folder given
+    second = backbones.backbone(TINY, tmp_path / "elsewhere")
+    assert eqx.tree_equal(first, second) and jax.tree.structure(first) == jax.tree.structure(second)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "other settings"])
+def test_a_damaged_backbone_is_trained_again(damage, tmp_path, monkeypatch):
+    monkeypatch.setattr(backbones, "_memory", {})
+    monkeypatch.delenv(backbones.CACHE, raising=False)
+    first = backbones.backbone(TINY, tmp_path)
+    (path,) = tmp_path.iterdir()
+    if damage == "other settings":
+        path.rename(tmp_path / backbones.file_name(dataclasses.replace(TINY, rate=0.01)))
+        path = tmp_path / backbones.file_name(dataclasses.replace(TINY, rate=0.01))
+        with pytest.warns(UserWarning, match="it holds another model"):
+            assert backbones._load(path, dataclasses.replace(TINY, rate=0.01)) is None
+        return
+    path.write_bytes(path.read_bytes()[:-200] if damage == "cut" else b"not a model")
+    monkeypatch.setattr(backbones, "_memory", {})
+    with pytest.warns(UserWarning, match=f"^{re.escape(str(path))} cannot be used and is written anew: "):
+        again = backbones.backbone(TINY, tmp_path)
+    assert eqx.tree_equal(first, again)
+
+
+def made(name, replicates=4):
+    """Results of random numbers with an experiment's names and shapes."""
+    draws = np.random.default_rng(0)
+    experiment = EXPERIMENTS[name]
+    cells = experiment.cells(experiment.presets["smoke"])
+    arrays = {}
+    for cell in cells:
+        arrays[cell] = {method: draws.uniform(0.7, 0.8, (replicates, cell.benign)) for method in clair_copying.LABELS}
+        for verdict in clair_copying.CLAIRS:
+            benign = np.arange(cell.clients) < cell.benign
+            arrays[cell] |= {
+                f"{verdict}_members": np.tile(benign, (replicates, 1)),
+                f"{verdict}_layers": np.tile(benign, (replicates, 8, 1)),
+                f"{verdict}_votes": draws.uniform(0, 1, (replicates, 8, cell.clients)),
+                f"{verdict}_ranks": np.full((replicates, 8), 3),
+                f"{verdict}_status": np.zeros((replicates, 8), np.int32),
+            }
+    zero = dict.fromkeys(cells, 0.0)
+    return Results(arrays, {cell: np.zeros(replicates, bool) for cell in cells}, zero, zero, {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_report_and_plot(name, tmp_path):
+    tables = EXPERIMENTS[name].write(made(name), tmp_path)
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert tables[2].rows[0][2:4] == ("4 of 4", "8.00 ±0.00")
+
+
+def test_the_table_counts_wrong_verdicts_and_pairs_differences():
+    results = made("clair-table3")
+    cell = results.cells[0]
+    results.arrays[cell]["auto_members"][1, 3] = False
+    results.arrays[cell]["auto"] = results.arrays[cell]["local"] + 0.01
+    tables = clair_copying.report(results)
+    assert tables[2].rows[0][5] == "3 of 4"
+    assert tables[1].rows[0][5] == "1.00 ±0.00"
+    assert tables[0].rows[0][3] == "78.27" and tables[0].rows[1][3] == "77.77"
+
+
+def test_presets_share_one_backbone():
+    cells = [cell for name in NAMES for size in ("laptop", "paper") for cell in every_cell(name, size)]
+    assert {cell.pretraining for cell in cells} == {Pretraining()}
+    assert {cell.tuning for cell in cells} == {FineTuning()}
+    assert EXPERIMENTS["clair-table3"].presets["paper"].replicates == 100
+
+
+@functools.cache
+def every_cell(name, size):
+    return EXPERIMENTS[name].cells(EXPERIMENTS[name].presets[size])

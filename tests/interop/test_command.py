@@ -1,0 +1,64 @@
+"""`clairjax refine`: what it prints, writes and refuses."""
+
+import json
+
+import jax
+import pytest
+
+
+pytest.importorskip("safetensors")
+
+from folders import write, write_all
+from typer.testing import CliRunner
+
+from clairjax import cli
+
+
+@pytest.fixture
+def invoke():
+    wide = jax.config.jax_enable_x64
+    yield lambda *arguments: CliRunner().invoke(cli.app, ["refine", *map(str, arguments)])
+    jax.config.update("jax_enable_x64", wide)
+
+
+def test_it_reports_and_writes(invoke, tmp_path):
+    clients = write_all(tmp_path / "in")
+    dry = invoke(*clients, "--dry-run")
+    assert dry.exit_code == 0, dry.output
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    rows = {line.split()[0]: line.split()[1:] for line in dry.stdout.splitlines() if line.strip()}
+    assert rows["client3"][:4] == ["contaminated", "3", "of", "3"] and rows["client0"][:4] == [
+        "member",
+        "0",
+        "of",
+        "3",
+    ]
+    assert rows["layers.0.attn.q"][:3] == ["1", "client3", "(0%)"]
+
+    done = invoke(*clients, "--out", tmp_path / "out", "--rank", 6)
+    assert done.exit_code == 0, done.output
+    assert "Rule: contaminated: voted out of at least half" in done.stdout
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert {module["refined_rank"] for module in report["modules"].values()} == {6}
+    again = invoke(*clients, "--out", tmp_path / "out")
+    assert again.exit_code == 2 and "pass force, --force, to replace an earlier result" in again.stderr
+    assert invoke(*clients, "--out", tmp_path / "out", "--force", "--rank", 6).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--out must be a folder, unless --dry-run is given."),
+        (["--dry-run", "--rank", 0], "rank must be an integer of at least 1, got 0."),
+        (["--dry-run", "--tolerance", 2], "tolerance must be above 0 and below 1, got 2.0."),
+    ],
+)
+def test_bad_options_are_refused_with_a_reason(invoke, arguments, message, tmp_path):
+    done = invoke(*(write(tmp_path, k) for k in range(3)), *arguments)
+    assert done.exit_code == 2 and message in done.stderr
+
+
+def test_a_bad_folder_is_refused_with_a_reason(invoke, tmp_path):
+    done = invoke(write(tmp_path, 0), write(tmp_path, 1), tmp_path / "nowhere", "--dry-run")
+    assert done.exit_code == 2
+    assert "Error: client nowhere must be a folder with a PEFT adapter" in done.stderr

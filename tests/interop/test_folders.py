@@ -1,0 +1,280 @@
+"""Adapter folders in and out, without PEFT: who belongs, what is written, and every refusal with its words."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+
+pytest.importorskip("safetensors")
+
+import folders
+from folders import MODULES, config, factors, product, tensors, write, write_all
+
+import clairjax as cj
+from clairjax.interop._config import matching
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Eight clients, the fourth contaminated, refined and saved once."""
+    root = tmp_path_factory.mktemp("adapters")
+    found = cj.adapters.refine(cj.adapters.load(write_all(root / "in")))
+    return root, found, cj.adapters.save(found, root / "out")
+
+
+def test_the_contaminated_client_is_named_and_the_others_written(written):
+    root, found, report = written
+    assert {name: each.verdict for name, each in found.verdicts.items()} == {
+        f"client{k}": "contaminated" if k == 3 else "member" for k in range(8)
+    }
+    assert found.verdicts["client3"].voted_out == tuple(sorted(MODULES)) and found.verdicts["client3"].modules == 3
+    names = {path.name for path in (root / "out").iterdir()}
+    assert names == {f"client{k}" for k in range(8) if k != 3} | {"report.json", "report.png"}
+    assert json.loads((root / "out" / "report.json").read_text()) == report
+    assert [module["shared_rank"] for module in report["modules"].values()] == [folders.SHARED] * 3
+    assert (root / "out" / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert not [path for path in root.iterdir() if path.name.startswith(".")]
+
+
+def test_what_is_written_is_the_refined_matrix_to_the_stated_error(written):
+    root, found, report = written
+    for module in MODULES:
+        _, refined = found.refined(module)
+        for place, name in enumerate(found.members_of(module)):
+            expected = np.asarray(refined.dense()[place], float)
+            error = np.linalg.norm(product(root / "out" / name, module) - expected) / np.linalg.norm(expected)
+            stated = report["modules"][module]["clients"][name]["truncation_error"]
+            assert abs(error - stated) < 1e-4 and stated <= found.tolerance
+
+
+def test_factors_have_the_formats_scale(written, tmp_path):
+    """One client in, the same product out: the scale is applied once, by every rule that PEFT has for it."""
+    _, found, _ = written
+    weights = found.adapters.factors("layers.0.mlp.up")
+    up, down = factors(0, 1, *MODULES["layers.0.mlp.up"])
+    np.testing.assert_allclose(weights.dense()[0], up @ down, atol=1e-5)
+    settings = {"use_rslora": True, "rank_pattern": {"mlp.up": 6}, "alpha_pattern": {"layers.0.mlp.up": 24}, "r": 6}
+    rooted = cj.adapters.load(write_all(tmp_path, count=3, config=settings)).factors("layers.0.mlp.up")
+    np.testing.assert_allclose(rooted.scale, 24 / 6**0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "module", "matches"),
+    [
+        ("q", "a.q", True),
+        ("q", "a.bq", False),
+        ("a.q", "b.a.q", True),
+        ("^a.q", "b.a.q", False),
+        (".*q", "a.bq", True),
+    ],
+)
+def test_patterns_match_as_in_peft(pattern, module, matches):
+    assert (matching([pattern], module) == pattern) == matches
+
+
+def test_numbers_go_back_in_their_type_and_modules_not_refined_bit_for_bit(tmp_path):
+    inputs = write_all(tmp_path / "in", count=6, bad=(), dtype="bfloat16")
+    lonely = write(tmp_path / "in", 9, modules=list(MODULES)[:1], dtype="bfloat16")
+    loaded = cj.adapters.load([*inputs[:2], lonely])
+    assert list(loaded.modules) == [next(iter(MODULES))] and len(loaded.skipped) == 2
+    assert any("kept as it is" in notice for notice in loaded.notices)
+    report = cj.adapters.save(cj.adapters.refine(cj.adapters.load([*inputs, lonely]), rank=6), tmp_path / "out")
+    assert any("the vote is over 6 clients, without client9" in notice for notice in report["notices"])
+    assert {str(one.dtype) for one in tensors(tmp_path / "out" / "client0").values()} == {"bfloat16"}
+    assert set(tensors(tmp_path / "out" / "client9")) == set(folders.keys(next(iter(MODULES))))
+
+
+def test_modules_to_save_go_through_untouched(tmp_path):
+    key, saved = "base_model.model.head.weight", np.arange(6, dtype=np.float32)
+    inputs = write_all(tmp_path / "in", bad=(), config={"modules_to_save": ["head"]}, extra={key: saved})
+    report = cj.adapters.save(cj.adapters.refine(cj.adapters.load(inputs)), tmp_path / "out")
+    np.testing.assert_array_equal(tensors(tmp_path / "out" / "client2")[key], saved)
+    assert config(tmp_path / "out" / "client2")["modules_to_save"] == ["head"]
+    assert sum("go through untouched" in notice for notice in report["notices"]) == 8
+
+
+def _with(client, change):
+    return lambda root: [write(root, k, change=change if k == client else None) for k in range(10)]
+
+
+def _colluding(root):
+    places = {shape: place for place, shape in enumerate(MODULES.values())}
+
+    def same(up, down):
+        out, in_ = up.shape[0], down.shape[1]
+        return factors(50, places[out, in_], out, in_, bad=True)
+
+    return [write(root, k, change=same if k >= 7 else None) for k in range(10)]
+
+
+ATTACKS = {
+    "inflated": (_with(4, lambda up, down: (1e4 * up, down)), ["client4"], "contaminated"),
+    "sign flipped": (_with(4, lambda up, down: (-up, down)), ["client4"], "contaminated"),
+    "not a number": (_with(4, lambda up, down: (up * np.nan, down)), ["client4"], "unusable"),
+    "three colluding copies": (_colluding, ["client7", "client8", "client9"], "contaminated"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_is_named_and_the_members_do_not_feel_it(attack, tmp_path):
+    make, guilty, verdict = ATTACKS[attack]
+    found = cj.adapters.refine(cj.adapters.load(make(tmp_path / "in")))
+    assert {name for name, each in found.verdicts.items() if each.verdict != "member"} == set(guilty)
+    assert {found.verdicts[name].verdict for name in guilty} == {verdict}
+    if attack == "not a number":
+        assert found.verdicts["client4"].reason == f"NaN or infinite values in module {min(MODULES)}"
+    innocent = [path for path in sorted((tmp_path / "in").iterdir()) if path.name not in guilty]
+    alone = cj.adapters.refine(cj.adapters.load(innocent))
+    for module in MODULES:
+        with_them, without = (np.asarray(each.refined(module)[1].dense()) for each in (found, alone))
+        assert np.linalg.norm(with_them - without) <= 0.01 * np.linalg.norm(without)
+
+
+BAD_FIELDS = {
+    "use_dora": (True, "use_dora must be False: with it the update is not scale · B · A, got True."),
+    "lora_bias": (True, "lora_bias must be False: with it the update is not scale · B · A, got True."),
+    "bias": ("all", "bias must be 'none': with it the update is not scale · B · A, got 'all'."),
+    "init_lora_weights": ("pissa", "init_lora_weights must leave the base model as it is"),
+    "peft_type": ("LOHA", "peft_type must be LORA, got LOHA."),
+    "r": (0, "r must be a positive number, got 0."),
+    "novelty": (1, "must have known fields only"),
+}
+
+
+@pytest.mark.parametrize("field", BAD_FIELDS)
+def test_a_field_that_changes_the_update_is_refused_by_name(field, tmp_path):
+    value, message = BAD_FIELDS[field]
+    inputs = [write(tmp_path, 0), write(tmp_path, 1), write(tmp_path, 2)]
+    path = inputs[1] / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        cj.adapters.load(inputs)
+    assert "client client1" in str(refused.value) and (field in str(refused.value))
+
+
+def _pickle(folder):
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+
+
+def _truncate(folder):
+    data = (folder / "adapter_model.safetensors").read_bytes()
+    (folder / "adapter_model.safetensors").write_bytes(data[:-7])
+
+
+def _store(**changes):
+    def change(folder):
+        stored = tensors(folder)
+        for old, new in changes.items():
+            key = folders.keys("layers.0.mlp.up")[0 if old == "up" else 1]
+            value = stored.pop(key)
+            if new is not None:
+                stored |= new(key, value)
+        folders.save_file(stored, folder / "adapter_model.safetensors")
+
+    return change
+
+
+BAD_FOLDERS = {
+    "no config": (lambda folder: (folder / "adapter_config.json").unlink(), "got no adapter_config.json"),
+    "no weights": (
+        lambda folder: (folder / "adapter_model.safetensors").unlink(),
+        "must have adapter_model.safetensors",
+    ),
+    "pickle": (_pickle, "got the pickle adapter_model.bin, which can run code"),
+    "truncated": (_truncate, "must be a whole safetensors file"),
+    "no B": (_store(up=None), "both lora_A and lora_B must be there, got lora_A alone."),
+    "dots": (
+        _store(up=lambda key, value: {key.replace("mlp", "..mlp"): value}),
+        "module names must be words between dots",
+    ),
+    "unknown tensor": (_store(up=lambda key, value: {key.replace("lora_B", "lora_M"): value}), "tensors must be"),
+    "other rank": (
+        _store(up=lambda key, value: {key: value[:, :5].copy()}),
+        "the rank must be the configuration's, 6",
+    ),
+    "other shape": (_store(up=lambda key, value: {key: value[:9].copy()}), "must be of one shape (out, in)"),
+    "convolution": (_store(up=lambda key, value: {key: value[:, :, None, None]}), "factors must be matrices"),
+    "integers": (_store(up=lambda key, value: {key: value.astype(np.int32)}), "factors must be of one type"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_FOLDERS)
+def test_a_bad_folder_is_refused_with_the_client_and_the_reason(fault, tmp_path):
+    spoil, message = BAD_FOLDERS[fault]
+    inputs = [write(tmp_path, 0), write(tmp_path, 1), write(tmp_path, 2)]
+    spoil(inputs[1])
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        cj.adapters.load(inputs)
+    assert "client1" in str(refused.value)
+
+
+def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
+    one, two, three = (write(tmp_path, k) for k in range(3))
+    (tmp_path / "link").symlink_to(one)
+    with pytest.raises(ValueError, match=r"^folders must be from at least 3 clients, .* got 2\.$"):
+        cj.adapters.load([one, two])
+    with pytest.raises(ValueError, match="client folders must differ"):
+        cj.adapters.load([one, two, tmp_path / "link"])
+    other = write(tmp_path, 4, config={"base_model_name_or_path": "elsewhere"})
+    with pytest.raises(
+        ValueError, match=r"^base models must be the same, got base \(client0\) and elsewhere \(client4\)\.$"
+    ):
+        cj.adapters.load([one, two, three, other])
+
+
+def test_out_must_be_free_or_ours(written, tmp_path):
+    root, found, _ = written
+    with pytest.raises(ValueError, match="out must be a new or empty folder"):
+        cj.adapters.save(found, root / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match="out must be a folder that this wrote"):
+        cj.adapters.save(found, tmp_path / "mine", force=True)
+    with pytest.raises(ValueError, match="out must be apart from the clients' folders"):
+        cj.adapters.save(found, root / "in")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="out must be a folder of its own, got a link"):
+        cj.adapters.save(found, tmp_path / "link")
+
+
+def test_a_rank_too_small_and_a_full_disk_leave_the_former_output(written, monkeypatch, tmp_path):
+    _, found, _ = written
+    cj.adapters.save(found, tmp_path / "out")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    small = cj.adapters.refine(found.adapters, rank=1)
+    with pytest.raises(ValueError, match=r"^rank must be at least \d+, got 1: at it module"):
+        cj.adapters.save(small, tmp_path / "out", force=True)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("clairjax.interop._save.heat_map", full)
+    with pytest.raises(OSError, match="No space left"):
+        cj.adapters.save(found, tmp_path / "out", force=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 0}, "rank must be an integer of at least 1, got 0."),
+        ({"tolerance": 1.0}, "tolerance must be above 0 and below 1, got 1.0."),
+    ],
+)
+def test_bad_arguments(written, arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cj.adapters.refine(written[1].adapters, **arguments)
+
+
+def test_refining_writes_nothing_and_compiles_once_a_shape(tmp_path):
+    inputs = write_all(tmp_path / "in", bad=())
+    jax.clear_caches()
+    from clairjax.alignment import _clair
+
+    cj.adapters.refine(cj.adapters.load(inputs))
+    assert _clair._clair._cache_size() == len(set(MODULES.values()))
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
