@@ -24,6 +24,10 @@ class Status(eqx.Enumeration):
     rank_at_bound: Any = (
         "The rank found equals the solver's max_rank, so directions may be missing: raise max_rank of the solver."
     )
+    rank_by_gap: Any = (
+        "The members' noise has no flat floor, so the rank is that before the widest gap in their spectrum: "
+        "pass rank if you know it."
+    )
     diverged: Any = "The iterates grew without bound: lower step_size."
     invalid_argument: Any = (
         "A traced argument is out of its range, not a number or not symmetric: call the function outside jit, or see "

@@ -20,6 +20,7 @@ from ._gain import even_mse_factor as even_mse_factor
 from ._gain import projected_errors as projected_errors
 from ._low_rank import LowRankMatrices as LowRankMatrices
 from ._low_rank_refine import RefinedFactors as RefinedFactors
+from ._low_rank_refine import refine_members as refine_members
 from ._program import Decomposition as Decomposition
 from ._program import Penalty as Penalty
 from ._proximal_gradient import ProximalGradient as ProximalGradient

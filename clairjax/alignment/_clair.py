@@ -31,7 +31,7 @@ from ._low_rank_clients import centred, lifted
 from ._low_rank_refine import RefinedFactors, keep, refine_factors
 from ._program import Decomposition, Penalty, leading, with_status
 from ._proximal_gradient import ProximalGradient
-from ._refine import refine, refit
+from ._refine import Refit, refine, refit
 from ._tuning import tune
 from ._vote import Ballot, largest_gap_threshold, majority_vote, vote
 
@@ -212,18 +212,19 @@ def _clair(
         basis = leading(solution.basis, found)
         status = solution.status
 
-    def again(repeat: Array, carry: tuple[Array, Array, Ballot, Array]) -> tuple[Array, Array, Ballot, Array]:
-        basis, found, ballot, _ = carry
+    def again(repeat: Array, carry: tuple[Refit, Ballot, Array]) -> tuple[Refit, Ballot, Array]:
+        space, ballot, _ = carry
         if refit_members:
             refitted = refit(clients, ballot.members, max_rank, rank)
-            basis, found = jax.tree.map(lambda new, old: jnp.where(repeat > 0, new, old), refitted, (basis, found))
-        return basis, found, *elect(basis, found)
+            space = jax.tree.map(lambda new, old: jnp.where(repeat > 0, new, old), refitted, space)
+        return space, *elect(space.basis, space.rank)
 
     # One loop and not a vote before it, so that the vote is compiled once.
     nobody = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(elect, basis, found))
-    basis, found, ballot, off_subspace = jax.lax.fori_loop(
-        0, REFITS + 1 if refit_members else 1, again, (basis, found, *nobody)
+    space, ballot, off_subspace = jax.lax.fori_loop(
+        0, REFITS + 1 if refit_members else 1, again, (Refit(basis, found, jnp.asarray(False)), *nobody)
     )
+    basis, found = space.basis, space.rank
 
     if start is not None and refit_members:
         # The path gave the row space to start from. The solution at its penalty is reported and decides nothing, so
@@ -239,6 +240,7 @@ def _clair(
     else:
         refined = jnp.where(counts, refine(weights, members, basis, found, shrink=shrink), weights)
     status = worst(Status.where(ballot.majority, Status.converged, Status.no_majority), status)
+    status = worst(status, Status.where(space.by_gap, Status.rank_by_gap, Status.converged))
     if rank is None and max_rank < clients.shape[2]:
         status = worst(status, Status.where(found < max_rank, Status.converged, Status.rank_at_bound))
     return (LowRankClairResult if isinstance(weights, LowRankMatrices) else ClairResult)(

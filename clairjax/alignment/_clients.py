@@ -109,6 +109,12 @@ class DenseClients(Clients):
         return DenseClients(self.values - jnp.matmul(self.times(basis), basis.T, precision=HIGHEST))
 
 
+def nonzero(eigenvalues: Float[Array, " all"]) -> Int[Array, ""]:
+    """How many eigenvalues, largest first, are above rounding."""
+    rounding = 4 * eigenvalues.shape[0] * jnp.finfo(eigenvalues.dtype).eps * eigenvalues[0]
+    return jnp.sum(eigenvalues > rounding, dtype=jnp.int32)
+
+
 def _inner_products(weights: Float[Array, "clients out in"]) -> Float[Array, "clients clients"]:
     rows = weights.reshape(weights.shape[0], -1)
     return jnp.matmul(rows, rows.T, precision=HIGHEST)

@@ -69,6 +69,13 @@ class LowRankMatrices(eqx.Module):
         return self.up.dtype
 
     @property
+    def mT(self) -> "LowRankMatrices":  # as arrays have it
+        """The transposed matrices, for the dual: a shared left factor."""
+        turned = (self.down.swapaxes(1, 2), self.up.swapaxes(1, 2), self.scale, self.ranks)
+        where = lambda matrices: (matrices.up, matrices.down, matrices.scale, matrices.ranks)
+        return eqx.tree_at(where, self, turned)
+
+    @property
     def rows(self) -> int:
         """Bound on the dimension of the joint row space, and of the joint column space."""
         return self.up.shape[0] * self.up.shape[2]

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._clients import Clients, DenseClients
+from ._clients import Clients, DenseClients, nonzero
 from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances
 from ._low_rank import LowRankMatrices
 from ._program import Decomposition
@@ -88,8 +88,7 @@ class LowRankClients(Clients):
         are all that the members could have, which leaves most eigenvalues at zero: each of the others is signal.
         """
         most = jnp.sum(jnp.where(members, self.ranks, 0))
-        rounding = 4 * eigenvalues.shape[0] * jnp.finfo(eigenvalues.dtype).eps * eigenvalues[0]
-        directions = jnp.sum(eigenvalues > rounding, dtype=most.dtype)
+        directions = nonzero(eigenvalues).astype(most.dtype)
         noiseless = directions <= jnp.max(jnp.where(members, self.ranks, 0)).astype(most.dtype)
         return jnp.where(noiseless, most, jnp.minimum(directions, most))
 

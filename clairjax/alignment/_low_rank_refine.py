@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ._clients import Clients
 from ._contrasts import HIGHEST, diagonal
-from ._low_rank import LowRankMatrices
+from ._factored import Factored
+from ._low_rank import LowRankMatrices, client_factors
 from ._low_rank_clients import centred
 from ._refine import refit
 
@@ -32,6 +33,17 @@ class RefinedFactors(eqx.Module):
     def shape(self) -> tuple[int, int, int]:
         """(clients, out, in), of the matrices."""
         return self.own_up.shape[0], self.own_up.shape[1], self.own_down.shape[2]
+
+    @property
+    def mT(self) -> "RefinedFactors":  # as arrays have it
+        """The transposed matrices."""
+        return RefinedFactors(
+            self.own_down.swapaxes(1, 2),
+            self.own_up.swapaxes(1, 2),
+            self.common_down.T,
+            self.common_up.T,
+            self.common_share,
+        )
 
     def dense(self) -> Float[Array, "clients out in"]:
         """The matrices themselves."""
@@ -93,14 +105,49 @@ def keep(counts: Bool[Array, ""], refined: RefinedFactors, weights: LowRankMatri
     )
 
 
-@partial(jax.jit, static_argnames=("max_rank", "rank", "shrink"))
 def refine_members(
-    weights: LowRankMatrices, members: Bool[Array, " clients"], *, max_rank: int, rank: int | None, shrink: bool
-) -> tuple[RefinedFactors, Int[Array, ""]]:
-    """Refinement with a set that is given: the row space of those members, and everyone refined by it."""
+    weights: LowRankMatrices,
+    members: Bool[Array, " clients"],
+    *,
+    rank: int | None = None,
+    max_rank: int = Factored().max_rank,
+    shrink: bool = False,
+) -> RefinedFactors:
+    """Refinement (9) of `LowRankMatrices` with a collaborative set that is given: no vote.
+
+    For a set that more than one matrix decides, as the layers of a model together do. The row space is the members'
+    principal one, as `clair` refits it.
+
+    **Arguments:** `weights`; `members` [clients] bool; `rank` (static) of the shared row space, None finds it, up to
+    `max_rank` (static); `shrink` (static) as in `clair`.
+
+    **Returns:** `RefinedFactors`. Clients that are no members keep what they reported unless `shrink=True`.
+
+    **Raises:** as `clair`, for `weights`.
+
+    **Source:** CLAIR (9), with the row space of `clair`'s refit.
+
+    **Cost:** that of one of `clair`'s three refits.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from clairjax import LowRankMatrices
+    >>> from clairjax.alignment import refine_members
+    >>> up, down = jax.random.split(jax.random.key(0))
+    >>> weights = LowRankMatrices(jax.random.normal(up, (4, 6, 2)), jax.random.normal(down, (4, 2, 5)))
+    >>> refine_members(weights, jnp.array([True, True, True, False])).dense().shape
+    (4, 6, 5)
+    """
+    weights = client_factors(weights)
+    return _refine_members(weights, members, min(max_rank, weights.shape[2]), rank, shrink)
+
+
+@partial(jax.jit, static_argnames=("max_rank", "rank", "shrink"))
+def _refine_members(
+    weights: LowRankMatrices, members: Bool[Array, " clients"], max_rank: int, rank: int | None, shrink: bool
+) -> RefinedFactors:
     clients = centred(weights)
-    basis, found = refit(clients, members, min(max_rank, clients.shape[2]), rank)
-    return refine_factors(weights, clients, members, basis, found, shrink=shrink), found
+    basis, found, _ = refit(clients, members, min(max_rank, clients.shape[2]), rank)
+    return refine_factors(weights, clients, members, basis, found, shrink=shrink)
 
 
 @jax.jit

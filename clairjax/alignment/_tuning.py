@@ -47,7 +47,7 @@ def tune(
     q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least trimmed squares
     criterion, which no minority can lower. More directions always lower it a little by fitting noise, so the
     smallest r is taken whose score is within two standard deviations of the best, and for it the largest λ_L
-    within one. r is at most half of p: the rest must show the noise.
+    within one; see `_select` for noise that is far from white. r is at most half of p: the rest must show the noise.
     """
     count, _, in_ = clients.shape
     distances = pair_squared_distances(clients.inner_products())
@@ -78,27 +78,45 @@ def tune(
     _, (path, spreads) = jax.lax.scan(at_penalty, first, jnp.asarray(PATH, dtype))
     usable = jnp.arange(max_rank) < max(1, in_ // 2)
     scores = jnp.where(usable[None], spreads - jnp.log(jnp.maximum(freedom, 1))[None], jnp.inf)  # [path, rank]
-    place, chosen_rank = _select(scores, freedom, rank)
+    floor = jnp.finfo(dtype).tiny
+    none = jnp.log((_majority_reach(distances, needed) + floor) / clients.freedom(jnp.asarray(0)).astype(dtype))
+    place, chosen_rank = _select(none, scores, freedom, rank)
     low_rank, start, directions = jax.tree.map(lambda leaf: jnp.take(leaf, place, axis=0), path)
     return Tuned(Penalty(low_rank, sparse), leading(directions, chosen_rank), chosen_rank, start)
 
 
 def _select(
-    scores: Float[Array, "path max_rank"], freedom: Float[Array, " max_rank"], rank: int | None
+    none: Float[Array, ""], scores: Float[Array, "path max_rank"], freedom: Float[Array, " max_rank"], rank: int | None
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """The smallest rank, and for it the largest penalty, that noise cannot tell from the best score."""
+    """The smallest rank, and for it the largest penalty, that noise cannot tell from the best score.
+
+    A rank above half of those tried says that the noise has fewer dimensions than white noise would, as that of
+    trained LoRA factors has: then every direction lowers the score, and those that are shared do so most.
+    """
     variance = 2 / jnp.maximum(freedom, 1)  # of the log of a mean square
     if rank is None:
         best = jnp.min(scores, axis=0)
         winner = jnp.argmin(best)
         deviation = jnp.sqrt(variance + variance[winner])
         column = jnp.argmax(best <= best[winner] + 2 * deviation)
+        tried = jnp.sum(jnp.isfinite(best), dtype=column.dtype)
+        column = jnp.where(2 * column >= tried, _elbow(none, best, jnp.sqrt(variance)), column)
     else:
         column = jnp.asarray(rank - 1)
     path = scores[:, column]
     within = path <= jnp.min(path) + jnp.sqrt(variance[column])
     place = scores.shape[0] - 1 - jnp.argmax(within[::-1])
     return place, (column + 1).astype(jnp.int32)
+
+
+def _elbow(
+    none: Float[Array, ""], best: Float[Array, " max_rank"], deviation: Float[Array, " max_rank"]
+) -> Int[Array, ""]:
+    """The column whose drop in the score is the largest multiple of any later drop."""
+    drops = -jnp.diff(jnp.concatenate([none[None], best]))
+    drops = jnp.maximum(jnp.where(jnp.isfinite(drops), drops, 0), deviation)
+    later = jnp.append(jax.lax.cummax(drops, reverse=True)[1:], jnp.max(drops))  # the last is no elbow
+    return jnp.argmax(drops / later)
 
 
 def _unit_stack_norm(clients: Clients, distances: Float[Array, "clients clients"]) -> Float[Array, ""]:

@@ -6,8 +6,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..alignment import Penalty, clair, fedavg, oracle_fedavg, refine
-from ._copying_clients import Cell
+from ..alignment import (
+    LowRankMatrices,
+    Penalty,
+    clair,
+    fedavg,
+    oracle_fedavg,
+    refine,
+    refine_members,
+)
+from ._copying_clients import Cell, Fleet
 from ._replicates import status_number
 
 
@@ -23,103 +31,107 @@ PUBLISHED = {
     "heterogeneous": Published(Penalty(0.5, 0.2), 0.01),
 }
 VOTE_SHARE = 0.5
+# Times the middle client's reach; chosen on runs of other seeds.
+FAR = 1.8
 
 
 class Verdict(NamedTuple):
-    """What one CLAIR says of every layer and, together, of every client."""
+    """What CLAIR says of every client by all layers together, and of every layer by itself."""
 
-    refined: Float[Array, "layers clients out in"]
-    shrunk: Float[Array, "layers clients out in"]  # with shrinkage outside the row space
-    smoothed: Float[Array, "layers clients out in"]  # with shrinkage over clients instead of a row space
     members: Bool[Array, " clients"]
     layers: Bool[Array, "layers clients"]  # each layer's own members
-    votes: Float[Array, "layers clients"]
     ranks: Int[Array, " layers"]
     status: Int[Array, " layers"]
 
 
 def aggregate(
-    cell: Cell, attention: Float[Array, "layers clients out in"]
+    cell: Cell, fleet: Fleet, frozen: Float[Array, "layers out in"]
 ) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict]]:
     """Every method's matrices, and the verdicts of CLAIR as published and as it tunes itself.
 
-    CLAIR runs in the default float of the process; the models are float32.
+    `frozen` are the backbone's matrices, which the adapters update. CLAIR runs in the default float of the process; the models are float32.
     """
     benign = jnp.arange(cell.clients) < cell.benign
-    wide = attention.astype(float)
-    published = judge_clients(wide, PUBLISHED[cell.regime], None)
-    auto = judge_clients(wide, None, cell.tuning.rank)
+    wide, up, down = (array.astype(float) for array in (fleet.attention, fleet.up, fleet.down))
     methods = {
         "local": wide,
         "fedavg": jax.vmap(fedavg)(wide),
         "oracle_fedavg": jax.vmap(lambda weights: oracle_fedavg(weights, benign))(wide),
-        "published": published.refined,
-        "auto": auto.refined,
-        "shrink": auto.shrunk,
-        "smooth": auto.smoothed,
     }
-    narrow = {name: matrices.astype(attention.dtype) for name, matrices in methods.items()}
-    return narrow, {"published": published, "auto": auto}
+    methods["published"], published = as_published(wide, PUBLISHED[cell.regime])
+    updates, verdicts = by_factors(up, down, cell.scale)
+    methods |= {name: frozen.astype(float)[:, None] + update for name, update in updates.items()}
+    narrow = {name: matrices.astype(fleet.attention.dtype) for name, matrices in methods.items()}
+    return narrow, {"published": published, **verdicts}
 
 
-def judge_clients(
-    attention: Float[Array, "layers clients out in"], settings: Published | None, rank: int | None
-) -> Verdict:
-    """Refine every layer with the clients that belong by all layers together.
+def as_published(
+    attention: Float[Array, "layers clients out in"], settings: Published
+) -> tuple[Float[Array, "layers clients out in"], Verdict]:
+    """Refined matrices by the paper's procedure on merged matrices, and its verdict.
 
-    `rank` is that of the adapters, which the server knows: without it a contaminated client's own directions, that of
-    a matrix of rank three, too, are found to be shared.
-
-    The rule: a client's votes are averaged over the layers, and it is a member if the mean is at least α = 1/2. So (8)
-    is read over the pairs of all layers; one layer in which benign clients differ, or in which the contaminated one
-    does not, decides nothing.
+    The paper does not combine layers. Here a client's votes are averaged over them, and it is a member if the mean is
+    at least α = 1/2: (8) read over the pairs of all layers.
     """
 
     def layer(weights: Float[Array, "clients out in"]) -> tuple[Array, ...]:
-        if settings is None:
-            found = clair(weights, rank=rank, vote_share=VOTE_SHARE)
-        else:
-            penalty, threshold = settings
-            found = clair(weights, penalty=penalty, threshold=threshold, vote_share=VOTE_SHARE, refit=False)
-        return found.members, found.votes, found.basis, found.rank, status_number(found.status)
+        found = clair(weights, **settings._asdict(), vote_share=VOTE_SHARE, refit=False)
+        return found.votes, found.basis, found.members, found.rank, status_number(found.status)
 
-    layers, votes, bases, ranks, status = jax.lax.map(layer, attention)
+    votes, bases, *layers = jax.lax.map(layer, attention)
     members = votes.mean(0) >= VOTE_SHARE
-
-    def refined(shrink: bool) -> Float[Array, "layers clients out in"]:
-        return jax.vmap(lambda weights, basis, rank: refine(weights, members, basis, rank, shrink=shrink))(
-            attention, bases, ranks
-        )
-
-    return Verdict(refined(False), refined(True), smooth(attention, members), members, layers, votes, ranks, status)
+    keep = lambda weights, basis, rank: refine(weights, members, basis, rank, shrink=False)
+    return jax.vmap(keep)(attention, bases, layers[1]), Verdict(members, *layers)
 
 
-def smooth(
-    attention: Float[Array, "layers clients out in"], members: Bool[Array, " clients"]
-) -> Float[Array, "layers clients out in"]:
-    """Members move towards their mean in every direction over clients that noise alone explains.
+def by_factors(
+    up: Float[Array, "layers clients out rank"], down: Float[Array, "layers clients rank in"], scale: float
+) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict]]:
+    """Refined updates by `clair` on the adapters' factors, nothing given, for a shared row space and its dual.
 
-    The members' deviations from their mean, all layers of a client in one row, have as many singular values as there
-    are members less one. Clients of one task differ by noise in so many dimensions that these are nearly equal; what
-    their tasks make them differ in shows as a few larger ones. Each direction is kept by the share
-    (1 − median λ / λ)₊ of its square λ, the Wiener filter at the median's noise. Equal tasks so give oracle FedAvg
-    and unequal ones the local matrices, less noise. Not in the paper.
+    All adapters start from one A and B = 0, so their row spaces are near one another before any task is seen; what a
+    client has learned is in its columns, which the dual aligns. One verdict from both; then each layer's row space,
+    or column space, is refitted on the members.
     """
-    mean = jnp.where(members[None, :, None, None], attention, 0).sum(1, keepdims=True)
-    mean = mean / jnp.maximum(members.sum(), 1).astype(attention.dtype)
-    deviations = jnp.where(members[None, :, None, None], attention - mean, 0)
-    gram = jnp.einsum("ljqp,lkqp->jk", deviations, deviations, precision=jax.lax.Precision.HIGHEST)
-    squares, directions = jnp.linalg.eigh(gram)
-    clients = len(members)
-    # Zero by construction: one for each client that is no member, and one for the mean.
-    empty = clients + 1 - members.sum(dtype=jnp.int32)
-    others = clients - empty
-    middle = jnp.clip(jnp.stack([empty + (others - 1) // 2, empty + others // 2]), 0, clients - 1)
-    noise = squares[middle].mean()
-    kept = jnp.where(
-        jnp.arange(clients, dtype=jnp.int32) >= empty, 1 - noise / jnp.where(squares > noise, squares, noise), 0
-    )
-    kept = jnp.where(noise > 0, kept, 0)
-    filter = jnp.matmul(directions * kept[None], directions.T, precision=jax.lax.Precision.HIGHEST)
-    moved = mean + jnp.einsum("jk,lkqp->ljqp", filter, deviations, precision=jax.lax.Precision.HIGHEST)
-    return jnp.where(members[None, :, None, None], moved, attention)
+    sides = {"auto": lambda matrices: matrices, "dual": lambda matrices: matrices.mT}
+
+    def vote(factors: tuple[Array, Array]) -> dict[str, tuple[Array, ...]]:
+        found = {name: clair(turn(LowRankMatrices(*factors, scale))) for name, turn in sides.items()}
+        return {
+            name: (each.off_subspace, each.members, each.rank, status_number(each.status))
+            for name, each in found.items()
+        }
+
+    found = jax.lax.map(vote, (up, down))
+    members = verdict([distances for distances, *_ in found.values()])
+
+    def layer(factors: tuple[Array, Array]) -> dict[str, Array]:
+        refined = {}
+        for name, turn in sides.items():
+            for shrink, title in ((False, name), (True, f"{name}_shrink")):
+                result = refine_members(turn(LowRankMatrices(*factors, scale)), members, shrink=shrink)
+                refined[title] = turn(result).dense()
+        return refined
+
+    return jax.lax.map(layer, (up, down)), {name: Verdict(members, *each) for name, (_, *each) in found.items()}
+
+
+def verdict(tables: list[Float[Array, "layers clients clients"]]) -> Bool[Array, " clients"]:
+    """Who belongs by all layers together.
+
+    The rule: a pair's distance is its root mean square over the layers, each in units of the median pair's; a
+    client's reach is the distance to as many others as a member needs votes, and of several kinds of distance the
+    geometric mean. A client is out if its reach is over `FAR` times the middle client's. Votes of single layers, each
+    a yes or no, are much weaker evidence: in some layers honest clients differ more than the stranger does.
+    """
+    count = tables[0].shape[-1]
+    pairs = jnp.triu_indices(count, 1)
+
+    def log_reach(distances: Float[Array, "layers clients clients"]) -> Float[Array, " clients"]:
+        unit = jnp.median(distances[:, *pairs], axis=1)
+        pooled = jnp.sum((distances / jnp.where(unit > 0, unit, 1)[:, None, None]) ** 2, axis=0)
+        reach = jnp.sort(pooled, axis=1)[:, count // 2]  # the own zero is first
+        return jnp.log(jnp.maximum(reach, jnp.finfo(reach.dtype).tiny)) / 2
+
+    reach = jnp.stack([log_reach(table) for table in tables]).mean(0)
+    return reach - jnp.median(reach) <= jnp.log(FAR)

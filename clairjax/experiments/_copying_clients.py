@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from .._typing import Key
 from ..data import Copying, Sequences
 from ..data._copying import Kind
-from ..models import CopyingTransformer, merge
+from ..models import CopyingTransformer, LoRA
 from ._copying_training import FineTuning, Pretraining, accuracy, fine_tune
 
 
@@ -58,9 +58,11 @@ class Tasks(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """What the clients hold after fine-tuning, adapters merged."""
+    """What the clients hold after fine-tuning: the attention matrices, adapters merged, and the adapters' factors."""
 
     attention: Float[Array, "layers clients out in"]
+    up: Float[Array, "layers clients out rank"]
+    down: Float[Array, "layers clients rank in"]
     outputs: eqx.nn.Linear  # each client's own output layer, stacked
 
 
@@ -89,14 +91,16 @@ def train_fleet(cell: Cell, backbone: CopyingTransformer, tasks: Tasks, *, key: 
     odd = Copying(tasks.exponents[-1], tasks.lengths[-1], kind=cell.contamination)
     tokens = jnp.concatenate([tokens, odd.generate(cell.sequences, key=_data(keys[-1])).tokens[None]])
 
-    def train(each: tuple[Array, Key]) -> tuple[Array, eqx.nn.Linear]:
-        model = merge(fine_tune(adapted, each[0], cell.tuning, key=_dropout(each[1])))
-        return jnp.stack([cast(eqx.nn.Linear, layer).weight for layer in model.projections]), cast(
-            eqx.nn.Linear, model.output
-        )
+    def train(each: tuple[Array, Key]) -> Fleet:
+        model = fine_tune(adapted, each[0], cell.tuning, key=_dropout(each[1]))
+        layers = [cast(LoRA, layer) for layer in model.projections]
+        merged = jnp.stack([layer.merge().weight for layer in layers])
+        up, down = (jnp.stack([getattr(layer, side) for layer in layers]) for side in ("up", "down"))
+        return Fleet(merged, up, down, cast(LoRA, model.output).merge())
 
-    attention, outputs = jax.lax.map(train, (tokens, keys))
-    return Fleet(attention.swapaxes(0, 1), outputs)
+    fleet = jax.lax.map(train, (tokens, keys))
+    attention, up, down = (array.swapaxes(0, 1) for array in (fleet.attention, fleet.up, fleet.down))
+    return Fleet(attention, up, down, fleet.outputs)
 
 
 def _data(key: Key) -> Key:

@@ -9,8 +9,7 @@ import numpy as np
 
 from .. import _validate
 from .._status import Status
-from ..alignment import Factored, LowRankMatrices, RefinedFactors, clair
-from ..alignment._low_rank_refine import refine_members
+from ..alignment import LowRankMatrices, RefinedFactors, clair, refine_members
 from ._adapters import LEAST, Adapters
 
 
@@ -80,8 +79,7 @@ class Refinement:
 
         weights = self.adapters.factors(module, self.members_of(module))
         everyone = jnp.ones(weights.shape[0], bool)
-        refined, _ = refine_members(weights, everyone, max_rank=Factored().max_rank, rank=None, shrink=self.shrink)
-        return weights, refined
+        return weights, refine_members(weights, everyone, shrink=self.shrink)
 
 
 def refine(

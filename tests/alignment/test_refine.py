@@ -75,7 +75,8 @@ def test_no_row_space_is_the_members_mean_and_a_full_one_changes_nothing(problem
 
 def test_refit_is_principal_components_of_the_members(problem, dtype):
     weights, _ = problem
-    basis, found = refit_jit(DenseClients.centred(weights), jnp.asarray(MEMBERS), 4, RANK)
+    basis, found, by_gap = refit_jit(DenseClients.centred(weights), jnp.asarray(MEMBERS), 4, RANK)
+    assert not by_gap
     assert basis.dtype == dtype and basis.shape == (IN, 4) and int(found) == RANK
     assert not basis[:, RANK:].any()
     centred = np.asarray(weights)[MEMBERS] - np.asarray(weights)[MEMBERS].mean(0)
@@ -86,10 +87,10 @@ def test_refit_is_principal_components_of_the_members(problem, dtype):
 def test_refit_finds_the_rank_and_does_not_see_the_others(problem):
     weights, _ = problem
     members = jnp.asarray(MEMBERS)
-    basis, found = refit_jit(DenseClients.centred(weights), members, 4, None)
-    assert int(found) == RANK
+    basis, found, by_gap = refit_jit(DenseClients.centred(weights), members, 4, None)
+    assert int(found) == RANK and not by_gap
     moved = jnp.where(members[:, None, None], weights, 50 * weights[::-1])
-    again, found = refit_jit(DenseClients.centred(moved), members, 4, None)
+    again, found, _ = refit_jit(DenseClients.centred(moved), members, 4, None)
     assert int(found) == RANK
     # The members' own digits: the others are in the same products, with weight zero.
     np.testing.assert_allclose(again @ again.T, basis @ basis.T, atol=rounding(weights.dtype, 1e4))
@@ -97,8 +98,36 @@ def test_refit_finds_the_rank_and_does_not_see_the_others(problem):
 
 def test_refit_of_one_member_has_no_directions(problem):
     weights, _ = problem
-    basis, found = refit_jit(DenseClients.centred(weights), jnp.arange(CLIENTS) == 3, 4, None)
-    assert int(found) == 0 and not basis.any()
+    basis, found, by_gap = refit_jit(DenseClients.centred(weights), jnp.arange(CLIENTS) == 3, 4, None)
+    assert int(found) == 0 and not basis.any() and not by_gap
+
+
+def falling(rng, dtype, size, strong):
+    """Members whose deviations have `strong` long directions and, after them, ever shorter ones: no flat floor."""
+    lengths = np.append(np.full(strong, 10.0), 0.8 ** np.arange(size - strong))
+    directions = np.linalg.qr(rng.normal(size=(size, size)))[0] * lengths[:, None] ** 0.5
+    return jnp.asarray(rng.normal(size=(6, 30, size)) @ directions @ np.eye(size), dtype), directions
+
+
+@pytest.mark.parametrize("strong", [1, 3])
+@pytest.mark.parametrize("max_rank", [8, 16])
+def test_without_a_noise_floor_the_rank_is_at_the_plain_gap_and_said_to_be(rng, dtype, strong, max_rank):
+    weights, _ = falling(rng, dtype, 20, strong)
+    members = jnp.ones(6, bool)
+    clients = DenseClients.centred(weights)
+    basis, found, by_gap = refit_jit(clients, members, max_rank, None)
+    assert int(found) == strong and bool(by_gap) and not basis[:, strong:].any()
+    # A rank that is given is taken, and so is the noise floor where there is one.
+    assert int(refit_jit(clients, members, max_rank, 2).rank) == 2
+    white = jnp.asarray(rng.normal(size=(6, 30, 20)), dtype).at[:, :, :strong].multiply(8)
+    _, found, by_gap = refit_jit(DenseClients.centred(white), members, max_rank, None)
+    assert int(found) == strong and not by_gap
+
+
+def test_a_spectrum_that_falls_without_a_plain_gap_reaches_the_bound(rng, dtype):
+    weights, _ = falling(rng, dtype, 20, 0)
+    _, found, by_gap = refit_jit(DenseClients.centred(weights), jnp.ones(6, bool), 4, None)
+    assert int(found) == 4 and not by_gap
 
 
 def test_shrinkage_is_its_formula(problem, dtype):

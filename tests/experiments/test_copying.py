@@ -13,7 +13,7 @@ import pytest
 from clairjax.data import Copying, masked_accuracy
 from clairjax.experiments import EXPERIMENTS, clair_copying
 from clairjax.experiments import _copying_backbone as backbones
-from clairjax.experiments._copying_aggregation import PUBLISHED, judge_clients, smooth
+from clairjax.experiments._copying_aggregation import FAR, PUBLISHED, as_published, by_factors, verdict
 from clairjax.experiments._copying_clients import Cell, Fleet, draw_tasks, draw_tests, judge, train_fleet
 from clairjax.experiments._copying_training import (
     FineTuning,
@@ -86,6 +86,8 @@ def test_a_fleet_is_its_clients_one_by_one(model, key):
     assert tasks.lengths.min() >= 10 and tasks.lengths.max() <= 26
     fleet = jax.jit(lambda k: train_fleet(SMALL, model, tasks, key=k))(key)
     assert fleet.attention.shape == (8, 4, 64, 64) and fleet.attention.dtype == jnp.float32
+    frozen = np.stack([layer.weight for layer in model.projections])[:, None]
+    np.testing.assert_allclose(fleet.attention, frozen + 16 * fleet.up @ fleet.down, rtol=1e-5, atol=1e-6)
     adapter_key, clients_key = jax.random.split(key)
     adapted = SMALL.tuning.adapted(model, key=adapter_key)
     tune = jax.jit(lambda tokens, k: fine_tune(adapted, tokens, SMALL.tuning, key=k))
@@ -106,7 +108,8 @@ def test_judge_uses_the_backbone_where_nothing_was_learned(model, key):
     tests = draw_tests(SMALL, tasks, key=key)
     base = jnp.stack([layer.weight for layer in model.projections])
     outputs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (4, *leaf.shape)), model.output)
-    fleet = Fleet(jnp.broadcast_to(base[:, None], (8, 4, 64, 64)), outputs)
+    nothing = jnp.zeros((8, 4, 64, 3))
+    fleet = Fleet(jnp.broadcast_to(base[:, None], (8, 4, 64, 64)), nothing, nothing.mT, outputs)
     found = judge(model, fleet, fleet.attention[None], tests)[0]
     for k in range(3):
         one = jax.tree.map(lambda leaf, k=k: leaf[k], tests)
@@ -121,63 +124,77 @@ def test_the_homogeneous_regime_has_one_task_and_one_test(key):
     np.testing.assert_array_equal(tests.tokens[0], tests.tokens[2])
 
 
-def made_layers(rng, noise, *, layers=3, clients=10, out=9, in_=7, rank=2):
-    """Clients that share a row space in each layer, the last one of another; two task directions over clients."""
-    basis = rng.normal(size=(layers, rank, in_))
-    heads = np.einsum("kd,ldqr->lkqr", rng.normal(size=(clients, 2)), rng.normal(size=(layers, 2, out, rank)))
-    weights = np.einsum("lkqr,lrp->lkqp", heads, basis) + noise * rng.normal(size=(layers, clients, out, in_))
-    weights[:, -1] += rng.normal(size=(layers, out, in_))
-    return jnp.asarray(weights), np.einsum("lkqr,lrp->lkqp", heads, basis)
+def made_factors(rng, *, layers=3, clients=10, out=12, in_=14, rank=3):
+    """Adapters that start from one A and move it a little; the last client moves its own far more."""
+    moved = np.where(np.arange(clients) < clients - 1, 0.02, 0.5)[:, None, None]
+    down = rng.normal(size=(layers, 1, rank, in_)) + moved * rng.normal(size=(layers, clients, rank, in_))
+    up = rng.normal(size=(layers, 1, out, rank)) + 0.3 * rng.normal(size=(layers, clients, out, rank))
+    up[:, -1] += rng.normal(size=(layers, out, rank))
+    return jnp.asarray(up), jnp.asarray(down)
 
 
-def test_the_contaminated_client_is_out_by_all_layers_together(rng):
-    weights, _ = made_layers(rng, 0.01)
-    verdict = judge_clients(weights, None, 2)
-    np.testing.assert_array_equal(verdict.members, np.arange(10) < 9)
-    np.testing.assert_allclose(verdict.refined[:, 9], weights[:, 9])
-    assert verdict.votes.shape == (3, 10) and set(np.asarray(verdict.ranks)) == {2}
-    # One layer in which it does not differ changes nothing.
-    weights = weights.at[0, 9].set(weights[0, 0] + 0.01)
-    verdict = judge_clients(weights, None, 2)
-    assert bool(verdict.layers[0, 9])
-    np.testing.assert_array_equal(verdict.members, np.arange(10) < 9)
+def test_adapters_are_refined_by_the_clients_that_belong_by_all_layers(rng):
+    up, down = made_factors(rng)
+    refined, verdicts = by_factors(up, down, 2.0)
+    updates = np.asarray(2 * up @ down)
+    assert set(refined) == {"auto", "auto_shrink", "dual", "dual_shrink"}
+    for name in ("auto", "dual"):
+        np.testing.assert_array_equal(verdicts[name].members, np.arange(10) < 9)
+        np.testing.assert_allclose(refined[name][:, 9], updates[:, 9], atol=1e-12)
+        # (9) keeps the members' mean.
+        np.testing.assert_allclose(refined[name][:, :9].mean(1), updates[:, :9].mean(1), atol=1e-12)
+    assert set(np.asarray(verdicts["auto"].ranks)) == {3}
+    # In the one space of rows nearly everything is kept; of the columns only what more than noise explains.
+    kept = {name: np.square(refined[name][:, :9] - updates[:, :9]).sum() for name in ("auto", "dual")}
+    assert kept["auto"] < 0.01 * kept["dual"]
+
+
+def test_one_layer_without_differences_changes_no_verdict(rng):
+    up, down = made_factors(rng)
+    up, down = up.at[0, 9].set(up[0, 0]), down.at[0, 9].set(down[0, 0])
+    _, verdicts = by_factors(up, down, 2.0)
+    assert bool(verdicts["auto"].layers[0, 9])
+    np.testing.assert_array_equal(verdicts["auto"].members, np.arange(10) < 9)
+
+
+def between(points):
+    """Distances of clients that are points, [layers, clients, clients]."""
+    return jnp.asarray(np.linalg.norm(points[:, :, None] - points[:, None], axis=-1))
+
+
+def test_the_verdict_is_of_ratios_and_of_no_order(rng):
+    points = rng.normal(size=(4, 9, 60))
+    points[:, 2] *= 3
+    tables = [between(points), between(points[:, :, :40])]
+    members = verdict(tables)
+    np.testing.assert_array_equal(members, np.arange(9) != 2)
+    units = jnp.asarray([1.0, 1e-3, 7.0, 1e5])[:, None, None]
+    np.testing.assert_array_equal(verdict([tables[0] * units, 5 * tables[1]]), members)
+    order = rng.permutation(9)
+    shuffled = [table[:, order][:, :, order] for table in tables]
+    np.testing.assert_array_equal(verdict(shuffled), members[order])
+
+
+@pytest.mark.parametrize("side", [0.99, 1.01])
+def test_the_verdict_by_hand(side):
+    """Eight clients in the corners of a simplex, and one that is equally far from all of them."""
+    table = np.where(np.eye(9, dtype=bool), 0.0, 1.0)
+    table[8, :8] = table[:8, 8] = side * FAR
+    np.testing.assert_array_equal(verdict([jnp.asarray(table)[None]]), [True] * 8 + [side < 1])
+
+
+def test_the_verdict_on_equal_clients_is_that_all_belong():
+    assert bool(verdict([jnp.zeros((2, 5, 5))]).all())
 
 
 def test_the_published_procedure_uses_the_printed_numbers(rng):
     for regime, printed in {"homogeneous": (0.5, 0.4, 0.5), "heterogeneous": (0.5, 0.2, 0.01)}.items():
         settings = PUBLISHED[regime]
         assert (settings.penalty.low_rank, settings.penalty.sparse, settings.threshold) == printed
-    verdict = judge_clients(made_layers(rng, 0.001)[0], PUBLISHED["homogeneous"], None)
-    assert verdict.refined.shape == (3, 10, 9, 7)
-
-
-def test_smoothing_keeps_what_tasks_explain_and_averages_noise(rng):
-    weights, truth = made_layers(rng, 0.3)
-    members = jnp.arange(10) < 9
-    found = np.asarray(smooth(weights, members))
-    np.testing.assert_array_equal(found[:, 9], weights[:, 9])
-    error = lambda matrices: ((np.asarray(matrices)[:, :9] - truth[:, :9]) ** 2).sum()
-    assert error(found) < 0.5 * error(weights)
-    np.testing.assert_allclose(found[:, :9].mean(1), weights[:, :9].mean(1), atol=1e-10)
-    # Equal tasks: what is kept of the deviations is a fraction of the noise.
-    noise = jnp.asarray(rng.normal(size=(3, 10, 9, 7)))
-    kept = np.asarray(smooth(noise, members))[:, :9] - np.asarray(noise)[:, :9].mean(1, keepdims=True)
-    assert (kept**2).sum() < 0.1 * ((noise - noise.mean(1, keepdims=True)) ** 2).sum()
-
-
-def test_smoothing_against_numpy_and_without_differences(rng):
-    weights, _ = made_layers(rng, 0.3)
-    members = np.array([True] * 6 + [False, True, True, False])
-    rows = np.moveaxis(np.asarray(weights), 1, 0)[members].reshape(8, -1)
-    left, values, right = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    squares = values[:7] ** 2
-    kept = np.maximum(1 - np.median(squares) / squares, 0)
-    expected = rows.mean(0) + (left[:, :7] * values[:7] * kept) @ right[:7]
-    found = np.moveaxis(np.asarray(smooth(weights, jnp.asarray(members))), 1, 0)[members].reshape(8, -1)
-    np.testing.assert_allclose(found, expected, atol=1e-10)
-    same = jnp.ones((2, 5, 3, 4))
-    np.testing.assert_array_equal(smooth(same, jnp.ones(5, bool)), same)
-    np.testing.assert_array_equal(smooth(weights, jnp.zeros(10, bool)), weights)
+    up, down = made_factors(rng)
+    refined, found = as_published(up @ down, PUBLISHED["homogeneous"])
+    assert refined.shape == (3, 10, 12, 14) and found.layers.shape == (3, 10)
+    np.testing.assert_allclose(refined[:, ~found.members], (up @ down)[:, ~found.members])
 
 
 def test_the_backbone_is_trained_once_and_kept(tmp_path, monkeypatch):
@@ -221,14 +238,13 @@ def made(name, replicates=4):
     arrays = {}
     for cell in cells:
         arrays[cell] = {method: draws.uniform(0.7, 0.8, (replicates, cell.benign)) for method in clair_copying.LABELS}
-        for verdict in clair_copying.CLAIRS:
+        for who in clair_copying.CLAIRS:
             benign = np.arange(cell.clients) < cell.benign
             arrays[cell] |= {
-                f"{verdict}_members": np.tile(benign, (replicates, 1)),
-                f"{verdict}_layers": np.tile(benign, (replicates, 8, 1)),
-                f"{verdict}_votes": draws.uniform(0, 1, (replicates, 8, cell.clients)),
-                f"{verdict}_ranks": np.full((replicates, 8), 3),
-                f"{verdict}_status": np.zeros((replicates, 8), np.int32),
+                f"{who}_members": np.tile(benign, (replicates, 1)),
+                f"{who}_layers": np.tile(benign, (replicates, 8, 1)),
+                f"{who}_ranks": np.full((replicates, 8), 3),
+                f"{who}_status": np.zeros((replicates, 8), np.int32),
             }
     zero = dict.fromkeys(cells, 0.0)
     return Results(arrays, {cell: np.zeros(replicates, bool) for cell in cells}, zero, zero, {})
