@@ -49,7 +49,8 @@ def aggregate(
 ) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict]]:
     """Every method's matrices, and the verdicts of CLAIR as published and as it tunes itself.
 
-    `frozen` are the backbone's matrices, which the adapters update. CLAIR runs in the default float of the process; the models are float32.
+    `frozen` are the backbone's matrices, which the adapters update. CLAIR runs in the default float of the process;
+    the models are float32.
     """
     benign = jnp.arange(cell.clients) < cell.benign
     wide, up, down = (array.astype(float) for array in (fleet.attention, fleet.up, fleet.down))
