@@ -88,8 +88,8 @@ def audit(
     - `delta`: in [0, 1). `confidence`: in (0, 1). `chunk`: runs at a time.
 
     **Returns:** an `Audit`. Its bounds are 0 where nothing was found, which proves nothing. At 95 %, up to one audit
-    in twenty of a correct mechanism may claim too much; of the library's mechanism, whose worst case attains the
-    Gaussian bound, 0.4 % do.
+    in twenty of a correct mechanism may claim too much; of the library's mechanism, where the Gaussian bound is
+    attained, 0.4 % do, and none by `epsilon`.
 
     **Raises:** `ValueError` for arguments outside these ranges, a release that is not one float, or scores that are
     NaN.

@@ -142,16 +142,14 @@ def test_the_gaussian_bound_fails_less_often_than_it_may(rng):
 @pytest.mark.parametrize(("epsilon", "runs"), [(1.0, 400_000), (2.0, 100_000), (4.0, 100_000)])
 def test_the_mechanism_stays_below_and_its_broken_copy_does_not(key, epsilon, runs, adjacency):
     """The bound that assumes nothing: 20 of 20 at full replicates. The Gaussian one is attained, and may fail in 1."""
-    rounds, above = 4, 0
+    rounds, above = 10, 0
     sigma = privacy.noise_multiplier(epsilon, rounds, delta=DELTA, adjacency=adjacency)
     options = {"runs": runs, "delta": DELTA, "adjacency": adjacency, "chunk": 4000}
     for one in jax.random.split(key, AUDITS):
-        honest, broken = (
-            privacy.audit(GaussianCanary(sigma, rounds, adjacency, features=2, mechanism=one_of), key=one, **options)
-            for one_of in (gaussian_mechanism, half_the_noise)
-        )
+        honest = privacy.audit(GaussianCanary(sigma, rounds, adjacency), key=one, **options)
         assert 0.3 * epsilon < honest.epsilon <= epsilon
         assert 0.8 * epsilon < honest.gaussian_epsilon
         above += honest.gaussian_epsilon > epsilon
+        broken = privacy.audit(GaussianCanary(sigma, rounds, adjacency, mechanism=half_the_noise), key=one, **options)
         assert broken.epsilon > epsilon and broken.gaussian_epsilon > epsilon
     assert above <= 0.05 * AUDITS
