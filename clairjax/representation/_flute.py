@@ -168,12 +168,17 @@ def descend(
 def directions(
     clients: LinearClients, basis: Float[Array, "features rank"], heads: Float[Array, "clients rank"], rates: Rates
 ) -> tuple[Float[Array, "features rank"], Float[Array, "clients rank"]]:
-    """Gradients in B and W of the clients' losses and the server's terms."""
+    """Gradients in B and W of the clients' losses and the server's terms.
+
+    The clients' rows [g_i, w_i] go into two products: small ones are many to a round, and each costs its start.
+    """
     product = partial(jnp.matmul, precision=HIGHEST)
     gradient = rates.loss * clients.gradient(coefficients(basis, heads))
-    in_basis, in_heads = product(basis.T, basis), product(heads.T, heads)
-    of_basis = product(gradient.T, heads) + product(basis, rates.shrink * in_basis - rates.grow * in_heads)
-    of_heads = product(gradient, basis) + product(heads, rates.shrink * in_heads - rates.grow * in_basis)
+    rows = jnp.concatenate([gradient, heads], axis=1)
+    of_gradient, in_heads = jnp.split(product(heads.T, rows), [basis.shape[0]], axis=1)
+    in_basis = product(basis.T, basis)
+    of_basis = of_gradient.T + product(basis, rates.shrink * in_basis - rates.grow * in_heads)
+    of_heads = product(rows, jnp.concatenate([basis, rates.shrink * in_heads - rates.grow * in_basis]))
     return of_basis, of_heads
 
 
