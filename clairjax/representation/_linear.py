@@ -13,6 +13,7 @@ from .. import _validate
 from .._status import Status
 
 
+FEW = 4  # unknowns, up to which a system is solved entry by entry
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -129,8 +130,29 @@ def solve_positive(
     trace = jnp.trace(matrix, axis1=1, axis2=2)
     ridge = jnp.maximum(4 * size * float(limits.eps) * trace, float(limits.tiny))
     eye = jnp.eye(size, dtype=matrix.dtype)
-    factor = jnp.linalg.cholesky(matrix + ridge[:, None, None] * eye[None])
+    regular = matrix + ridge[:, None, None] * eye[None]
+    if size <= FEW:
+        return _solve_few(regular, right)
+    factor = jnp.linalg.cholesky(regular)
     return jax.scipy.linalg.cho_solve((factor, True), right[..., None])[..., 0]
+
+
+def _solve_few(
+    matrix: Float[Array, "problems size size"], right: Float[Array, "problems size"]
+) -> Float[Array, "problems size"]:
+    """Cholesky written out, entry by entry over all problems: LAPACK takes them one by one."""
+    size = matrix.shape[1]
+    factor: dict[tuple[int, int], Array] = {}
+    for j in range(size):
+        for i in range(j, size):
+            rest = matrix[:, i, j] - sum(factor[i, m] * factor[j, m] for m in range(j))
+            factor[i, j] = jnp.sqrt(rest) if i == j else rest / factor[j, j]
+    values = [right[:, i] for i in range(size)]
+    for i in range(size):
+        values[i] = (values[i] - sum(factor[i, m] * values[m] for m in range(i))) / factor[i, i]
+    for i in reversed(range(size)):
+        values[i] = (values[i] - sum(factor[m, i] * values[m] for m in range(i + 1, size))) / factor[i, i]
+    return jnp.stack(values, axis=1)
 
 
 def mean_distance(

@@ -72,25 +72,33 @@ def test_heads_without_enough_samples_fit_the_data(rng):
     np.testing.assert_allclose(fitted, data.targets, atol=1e-9 * np.abs(data.targets).max())
 
 
+@pytest.mark.parametrize("size", [1, 2, 4, 5, 9])
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-def test_positive_systems_at_any_scale(rng, dtype, scale):
+def test_positive_systems_at_any_scale(rng, dtype, scale, size):
     if dtype == jnp.float32 and scale != 1.0:
         scale = scale**0.5
-    root = rng.standard_normal((4, 9, RANK))
-    matrix, right = scale * root.swapaxes(1, 2) @ root, rng.standard_normal((4, RANK))
+    root = rng.standard_normal((4, 3 * size + 3, size))
+    matrix, right = scale * root.swapaxes(1, 2) @ root, rng.standard_normal((4, size))
     found = solve_positive(jnp.asarray(matrix, dtype), jnp.asarray(right, dtype))
     expected = np.linalg.solve(matrix, right[..., None])[..., 0]
     tolerance = 1e5 * float(jnp.finfo(dtype).eps)
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-def test_singular_systems_have_finite_solutions(dtype):
-    ones, zero = np.ones((1, 3, 3)), np.zeros((1, 3, 3))
-    found = solve_positive(
-        jnp.asarray(np.concatenate([ones, zero]), dtype), jnp.asarray([[3.0] * 3, [0.0] * 3], dtype)
-    )
-    np.testing.assert_allclose(found[0].sum(), 3, rtol=1e-4)
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 9])
+def test_singular_systems_have_finite_solutions(rng, dtype, size):
+    """Zero; one direction only, at any scale; all directions but one."""
+    ones, zero = np.ones((1, size, size)), np.zeros((1, size, size))
+    roots = rng.standard_normal((200, size, size - 1))
+    lines, most = roots[:, :, :1] * 10.0 ** rng.uniform(-8, 8, (200, 1, 1)), roots
+    matrices = np.concatenate([ones, zero, lines @ lines.swapaxes(1, 2), most @ most.swapaxes(1, 2)])
+    right = np.einsum("nij,nj->ni", matrices, rng.standard_normal((402, size)))  # each in its range
+    right[0] = size
+    found = np.asarray(solve_positive(jnp.asarray(matrices, dtype), jnp.asarray(right, dtype)), float)
+    np.testing.assert_allclose(found[0].sum(), size, rtol=1e-4)
     np.testing.assert_array_equal(found[1], 0)
+    left = np.einsum("nij,nj->ni", matrices, found) - right
+    assert (np.linalg.norm(left, axis=1) <= 1e-2 * np.linalg.norm(right, axis=1)).all()
 
 
 def test_a_representation_predicts(rng):
