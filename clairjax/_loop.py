@@ -43,7 +43,7 @@ def iterate(
 
     The certificate is taken once a block rather than under a `cond` on the step counter: under `vmap` both sides
     of a `cond` run, which would pay for it at each step. It is carried, so that the last one need not be taken
-    again. A non-finite certificate ends the loop. `steps` counts whole blocks.
+    again. A non-finite certificate ends the loop: `diverged`. `steps` counts whole blocks.
     """
     check_every = min(check_every, max_steps)
     blocks = -(-max_steps // check_every)
@@ -64,6 +64,6 @@ def iterate(
     status = Status.where(
         value <= rtol,
         Status.converged,
-        Status.where(jnp.isfinite(value), Status.max_steps_reached, Status.nonfinite_input),
+        Status.where(jnp.isfinite(value), Status.max_steps_reached, Status.diverged),
     )
     return state, certificate, Outcome(block * check_every, status)

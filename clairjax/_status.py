@@ -28,7 +28,7 @@ class Status(eqx.Enumeration):
         "The members' noise has no flat floor, so the rank is that before the widest gap in their spectrum: "
         "pass rank if you know it."
     )
-    diverged: Any = "The iterates grew without bound: lower step_size."
+    diverged: Any = "The iterates grew without bound or past what the dtype holds: lower the step, or scale the data."
     invalid_argument: Any = (
         "A traced argument is out of its range, not a number or not symmetric: call the function outside jit, or see "
         "its docstring; outside a trace the error names the argument."

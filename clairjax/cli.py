@@ -1,6 +1,5 @@
 """The command line: parses, calls, prints."""
 
-import dataclasses
 import enum
 import os
 import sys
@@ -70,13 +69,23 @@ def _experiment(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
+def _folder(text: str) -> Path:
+    if not text:  # `Path("")` is the current folder
+        raise typer.BadParameter("a folder is needed, got ''.")
+    if Path(text).is_file():
+        raise typer.BadParameter(f"{text!r} is a file.")
+    return Path(text)
+
+
 Name = Annotated[Any, typer.Argument(parser=_experiment, metavar="NAME", help="As `clairjax list` prints it.")]
 Size = Annotated[Preset, typer.Option(help="smoke: under a minute; laptop: minutes on two cores; paper: as printed.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all draws.")]
 Dtype = Annotated[Precision, typer.Option(help="Precision of everything.")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of every cell, as contamination=uniform."),
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Change a field in the cells that have it, as law=normal or epsilons=1,2."
+    ),
 ]
 
 
@@ -101,7 +110,8 @@ def reproduce(
     seed: Seed = 0,
     dtype: Dtype = Precision.float64,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder for the results; results/NAME/… if left out.")
+        Path | None,
+        typer.Option(parser=_folder, metavar="DIRECTORY", help="Folder for the results; results/NAME/… if left out."),
     ] = None,
     changes: Changes = None,
 ) -> None:
@@ -118,10 +128,15 @@ def reproduce(
         results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out)
     except ValueError as error:
         _refuse(error)
+    except OSError as error:
+        _fail(error)
     except KeyboardInterrupt:
         print("Interrupted; the same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None
-    tables = experiment.write(results, out)
+    try:
+        tables = experiment.write(results, out)
+    except OSError as error:
+        _fail(error)
     _console().print(*tables)
     seconds = results.manifest["wall_seconds"]
     print(f"{results}, {seconds:.0f} s. In {out}: results.csv, results.nc, report.md, figure.png, manifest.json")
@@ -131,7 +146,10 @@ def reproduce(
 def profile(
     experiment: Name,
     trace: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder that receives a trace for TensorBoard or Perfetto.")
+        Path | None,
+        typer.Option(
+            parser=_folder, metavar="DIRECTORY", help="Folder that receives a trace for TensorBoard or Perfetto."
+        ),
     ] = None,
     preset: Size = Preset.laptop,
     cell: Annotated[int, typer.Option(min=0, help="Which cell of the preset.")] = 0,
@@ -156,6 +174,8 @@ def profile(
         print(measure(replicates, jax.random.split(jax.random.key(seed), lanes), trace=trace))
     except ValueError as error:
         _refuse(error)
+    except OSError as error:
+        _fail(error)
 
 
 @app.command()
@@ -163,7 +183,10 @@ def refine(
     clients: Annotated[
         list[Path], typer.Argument(metavar="CLIENT_DIR…", help="A folder with a PEFT LoRA adapter each.")
     ],
-    out: Annotated[Path | None, typer.Option(help="Folder for the refined adapters and the report.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=_folder, metavar="DIRECTORY", help="Folder for the refined adapters and the report."),
+    ] = None,
     rank: Annotated[
         int | None, typer.Option(help="Rank of the refined factors; the smallest within --tolerance if left out.")
     ] = None,
@@ -181,6 +204,8 @@ def refine(
         _refuse(ValueError("--out must be a folder, unless --dry-run is given."))
     try:
         loaded = adapters.load(clients)
+        if out is not None and not dry_run:
+            adapters.check_out(loaded, out, force)
         with _bar(len(loaded.modules) * (1 if dry_run else 2)) as step:
             found = adapters.refine(loaded, rank=rank, tolerance=tolerance, shrink=shrink, progress=step)
             if out is None or dry_run:
@@ -190,8 +215,7 @@ def refine(
     except ValueError as error:
         _refuse(error)
     except (ImportError, OSError) as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        _fail(error)
     _console().print(*_refine_tables(content))
     for notice in content["notices"]:
         print(f"Note: {notice}")
@@ -241,23 +265,20 @@ def _use(dtype: Precision) -> None:
 
 
 def _cells(experiment: Experiment, preset: str, changes: list[str] | None) -> tuple[Any, ...]:
-    cells = experiment.cells(experiment.presets[preset])
-    values: dict[str, Any] = {}
-    for change in changes or []:
-        name, separator, text = change.partition("=")
-        current = {field.name: getattr(cells[0], field.name) for field in dataclasses.fields(cells[0])}
-        if not separator or name not in current:
-            _refuse(ValueError(f"--set must be FIELD=VALUE with FIELD one of {', '.join(current)}, got {change}."))
-        try:
-            values[name] = type(current[name])(text)
-        except ValueError:
-            _refuse(ValueError(f"--set {name} must be of type {type(current[name]).__name__}, got {text}."))
-    return experiment.choose(preset, values)
+    try:
+        return experiment.choose(preset, experiment.parse(preset, changes or []))
+    except ValueError as error:
+        _refuse(error)
 
 
 def _refuse(error: ValueError) -> NoReturn:
     print(f"Error: {error}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def _fail(error: Exception) -> NoReturn:
+    print(f"Error: {error}", file=sys.stderr)
+    raise typer.Exit(1)
 
 
 def _console() -> Console:

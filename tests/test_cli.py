@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Literal, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -44,10 +46,42 @@ SINES = Experiment(
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    points: tuple[float, ...] = (1.0, 2.0)
+    law: Literal["even", "odd"] = "even"
+    flag: bool = True
+    batch: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """A second kind of cell, with two fields of the first and one of its own."""
+
+    counts: tuple[int, ...]
+    law: Literal["even", "odd"] = "even"
+    batch: int | None = None
+
+
+def values(key, cell):
+    points = cell.points if isinstance(cell, Grid) else cell.counts
+    return {"mean": jnp.sin(jnp.array(points, float) * (jax.random.key_data(key) % 1009).sum().astype(float)).mean()}
+
+
+MIXED = dataclasses.replace(
+    SINES,
+    name="mixed",
+    cells=lambda preset: (Grid(), *(Counted((size,)) for size in preset.dimensions)),
+    replicate=values,
+    report=lambda results: [Table("Mixed", ("cell",), tuple((str(cell),) for cell in results.cells))],
+)
+
+
 @pytest.fixture
 def invoke(monkeypatch, tmp_path):
     """Runs the command line in this process, in an empty folder, and puts x64 back."""
     monkeypatch.setitem(EXPERIMENTS, "sines", SINES)
+    monkeypatch.setitem(EXPERIMENTS, "mixed", MIXED)
     monkeypatch.chdir(tmp_path)
     wide = jax.config.jax_enable_x64
     yield lambda *arguments: CliRunner().invoke(cli.app, list(map(str, arguments)))
@@ -106,6 +140,56 @@ def test_set_changes_a_field_of_every_cell(invoke):
     assert [line.split()[:2] for line in done.output.splitlines() if " odd " in line] == [["2", "odd"], ["4", "odd"]]
 
 
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("points=4.0", "points", (4.0,)),
+        ("points=4,0.5,1e-3", "points", (4.0, 0.5, 0.001)),
+        ("counts=4,5", "counts", (4, 5)),
+        ("flag=False", "flag", False),
+        ("flag=true", "flag", True),
+        ("batch=5", "batch", 5),
+        ("batch=none", "batch", None),
+        ("law=odd", "law", "odd"),
+    ],
+)
+def test_set_reads_a_value_by_its_annotation_and_changes_the_cells_that_have_it(text, field, value):
+    found = MIXED.choose("laptop", MIXED.parse("laptop", [text]))
+    for cell, before in zip(found, MIXED.cells(MIXED.presets["laptop"]), strict=True):
+        if hasattr(before, field):
+            assert getattr(cell, field) == value and type(getattr(cell, field)) is type(value)
+            cell = dataclasses.replace(cell, **{field: getattr(before, field)})
+        assert cell == before
+    assert any(hasattr(cell, field) for cell in found)
+
+
+@pytest.mark.parametrize("command", ["reproduce", "profile"])
+def test_set_of_a_tuple_runs_those_values(invoke, command):
+    done = invoke(command, "mixed", "--preset", "smoke", "--set", "points=4.0,8", "--set", "batch=5")
+    assert done.exit_code == 0, done.output
+    assert "Grid(points=(4.0, 8.0), law='even', flag=True, batch=5)" in done.stdout
+
+
+def test_choose_refuses_what_no_cell_has():
+    with pytest.raises(ValueError) as refused:
+        MIXED.choose("smoke", {"sise": 3, "law": "odd"})
+    assert str(refused.value) == "changes: each must be one of points, law, flag, batch, counts, got sise."
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("preset", ["smoke", "laptop", "paper"])
+def test_every_field_of_every_experiment_can_be_set_to_what_it_is(name, preset):
+    """A field means one type in an experiment's cells, and is read from the text that a user would write."""
+    experiment = EXPERIMENTS[name]
+    kinds = {}
+    for cell in experiment.cells(experiment.presets[preset]):
+        for field, kind in get_type_hints(type(cell)).items():
+            assert kinds.setdefault(field, kind) == kind
+            value = getattr(cell, field)
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            assert experiment.parse(preset, [f"{field}={text}"]) == {field: value}
+
+
 def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
     done = invoke("profile", "sines", "--lanes", 2, "--cell", 1, "--trace", "trace")
     assert done.exit_code == 0, done.output
@@ -118,7 +202,7 @@ def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
     [
         (
             ["reproduce", "sine"],
-            f"'sine' is not one of {', '.join(EXPERIMENTS)}, sines.",
+            f"'sine' is not one of {', '.join(EXPERIMENTS)}, sines, mixed.",
         ),
         (["reproduce", "sines", "--preset", "huge"], "'huge' is not one of 'smoke', 'laptop', 'paper'."),
         (["reproduce", "sines", "--replicates", 0], "should be greater than or equal to 1"),
@@ -129,6 +213,25 @@ def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
             "--set must be FIELD=VALUE with FIELD one of size, law, got sise=3.",
         ),
         (["reproduce", "sines", "--set", "size=big"], "--set size must be of type int, got big."),
+        (
+            ["profile", "mixed", "--set", "sise=3"],
+            "--set must be FIELD=VALUE with FIELD one of points, law, flag, batch, counts, got sise=3.",
+        ),
+        (
+            ["reproduce", "mixed", "--set", "points=4.0;2"],
+            "--set points must be of type float, with commas between several, got 4.0;2.",
+        ),
+        (
+            ["reproduce", "mixed", "--set", "counts=4.0"],
+            "--set counts must be of type int, with commas between several, got 4.0.",
+        ),
+        (["reproduce", "mixed", "--set", "flag=0"], "--set flag must be true or false, got 0."),
+        (["profile", "mixed", "--set", "batch=all"], "--set batch must be of type int or none, got all."),
+        (["profile", "mixed", "--set", "law=odds"], "--set law must be one of even, odd, got odds."),
+        (["reproduce", "sines", "--out", ""], "a folder is needed, got ''."),
+        (["reproduce", "sines", "--out", __file__], "is a file."),
+        (["profile", "sines", "--trace", ""], "a folder is needed, got ''."),
+        (["refine", "a", "b", "--out", ""], "a folder is needed, got ''."),
         (["reproduce", "sines", "--set", "size=3"], "cells: each must differ from the others, got Cell(size=3"),
         (["profile", "sines", "--cell", 2], "--cell must be below 2, the number of cells of laptop, got 2."),
     ],
@@ -144,6 +247,31 @@ def test_a_folder_with_another_sweep_is_refused(invoke):
     done = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out", "--seed", 1)
     assert done.exit_code == 2
     assert "out: out holds another sweep" in done.stderr and "choose a new folder" in done.stderr
+
+
+@pytest.mark.parametrize("experiment", ["sines", "prepared"])
+def test_a_folder_that_cannot_be_made_is_one_line_and_nothing_has_run(invoke, monkeypatch, experiment):
+    ran = []
+    prepared = dataclasses.replace(SINES, prepare=lambda *_: ran.append("prepared"))
+    monkeypatch.setitem(EXPERIMENTS, "prepared", prepared)
+    Path("afile").write_text("mine")
+    done = invoke("reproduce", experiment, "--preset", "smoke", "--out", "afile/sub")
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
+    assert done.stderr.startswith("Error: ") and "afile" in done.stderr and done.stderr.count("\n") == 1
+    assert ran == [] and Path("afile").read_text() == "mine"
+
+
+def test_results_that_cannot_be_written_are_one_line_and_the_blocks_are_kept(invoke, tmp_path):
+    first = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
+    blocks = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/block-*.npz")}
+    (tmp_path / "out" / "report.md").unlink()
+    (tmp_path / "out" / "report.md").mkdir()
+    done = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
+    assert done.exit_code == 1 and done.stderr.startswith("Error: ") and "report.md" in done.stderr
+    (tmp_path / "out" / "report.md").rmdir()
+    again = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
+    assert again.output.split("Results")[0] == first.output.split("Results")[0]
+    assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
 
 
 def test_an_interrupt_says_that_the_command_can_go_on(invoke, monkeypatch):

@@ -46,8 +46,8 @@ def run(value, rtol):
         (1.0, 2.0**-12, 12, Status.converged),  # the last block is whole
         (1.0, 2.0**-13, 12, Status.max_steps_reached),
         (0.0, 0.0, 4, Status.converged),
-        (np.nan, 0.5, 4, Status.nonfinite_input),
-        (np.inf, 0.5, 12, Status.nonfinite_input),
+        (np.nan, 0.5, 4, Status.diverged),
+        (np.inf, 0.5, 12, Status.diverged),
     ],
 )
 def test_where_it_stops(value, rtol, steps, status):

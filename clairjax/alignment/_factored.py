@@ -175,7 +175,7 @@ def _certificate(
     directions = orthonormalize(state.factor)  # Â = A diag(1/s), completed where s = 0: `step` leaves A balanced
     squares = (state.factor**2).sum(0)
     rows, cross = contrast_products(clients, directions)
-    along = diagonal(cross)
+    along = jnp.maximum(diagonal(cross), 0)  # of client and itself, too, where rounding leaves what it will
     remainder = clients.project_out(directions)
     outside = pair_squared_distances(remainder.inner_products())
     kept = state.weights[..., None] * squares[None, None]

@@ -45,6 +45,18 @@ def largest_gap_threshold(off_subspace: Float[Array, "clients clients"]) -> Floa
     return jnp.where(gaps[widest] > 0, (distances[widest] + distances[widest + 1]) / 2, distances[-1])
 
 
+def copies(separations: Float[Array, "clients clients"]) -> Bool[Array, "clients clients"]:
+    """Pairs of clients that reported the same matrix."""
+    eps = jnp.finfo(separations.dtype).eps
+    return (separations <= eps * low_quantile(separations)) & ~jnp.eye(separations.shape[0], dtype=bool)
+
+
+def identical_majority(separations: Float[Array, "clients clients"]) -> Bool[Array, ""]:
+    """Whether more than half of the clients reported the same matrix."""
+    count = separations.shape[0]
+    return (2 * (copies(separations).sum(1, dtype=jnp.int32) + 1) > count).any()
+
+
 def majority_vote(
     off_subspace: Float[Array, "clients clients"],
     separations: Float[Array, "clients clients"],
@@ -67,8 +79,9 @@ def majority_vote(
     """
     count = off_subspace.shape[0]
     dtype = off_subspace.dtype
-    # A copy tells nothing of the noise: put it at its twin's distance to the nearest other client.
-    copy = (separations <= jnp.finfo(dtype).eps * low_quantile(separations)) & ~jnp.eye(count, dtype=bool)
+    # A copy tells nothing of the noise: put it at its twin's distance to the nearest other client. But a majority of
+    # copies has no noise.
+    copy = copies(separations) & ~identical_majority(separations)
     nearest_other = jnp.min(jnp.where(copy | jnp.eye(count, dtype=bool), jnp.inf, off_subspace), axis=1)
     distances = jnp.where(copy & jnp.isfinite(nearest_other)[:, None], nearest_other[:, None], off_subspace)
     # Each row without its own zero, ascending; what is below rounding is one value.

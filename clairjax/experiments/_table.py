@@ -102,9 +102,13 @@ def band(axis: "Axes", x: np.ndarray, replicates: np.ndarray, label: str) -> Non
     axis.fill_between(x, centre - error, centre + error, color=line.get_color(), alpha=0.25)
 
 
+LEGEND_COLUMN = 2.0  # inches that an entry may take
+
+
 def legend_below(figure: "Figure", axis: "Axes", columns: int | None = None) -> None:
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels), frameon=False)
+    columns = columns or max(1, int(figure.get_figwidth() // LEGEND_COLUMN))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False)
 
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:

@@ -70,6 +70,11 @@ LABELS = {
 }
 
 
+def init_scale(inputs: Array) -> float:
+    """α of C.1, 1/(10 d)."""
+    return 1 / (10 * inputs.shape[2])
+
+
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     """Of each method the distance to the truth, (1/M) Σ‖B w_i − φ_i‖, and to its best rank-k model (`…_best`).
 
@@ -82,7 +87,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     options: dict[str, Any] = {"key": run_key, "rounds": cell.rounds, "truth": problem.truth}
     best = best_of_rank(problem.truth, cell.rank)
     runs = {
-        "flute": flute(*data, cell.rank, step_size=STEP, **options),
+        "flute": flute(*data, cell.rank, step_size=STEP, init_scale=init_scale(problem.inputs), **options),
         "fedrep": fedrep(*data, cell.rank, step_size=STEP, **options),
         "fedrep_random": fedrep(*data, cell.rank, step_size=STEP, init="random", **options),
         "fedrep_sum": fedrep(*data, cell.rank, step_size=STEP * cell.clients, **options),

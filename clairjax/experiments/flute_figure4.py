@@ -16,7 +16,7 @@ from ._experiment import Experiment
 from ._presets import FLUTE
 from ._replicates import kept
 from ._table import Estimate, Table, band, legend_below, mean, new_figure, save
-from ._tasks import STEP, Cell, cells
+from ._tasks import STEP, Cell, cells, init_scale
 
 
 # γ1 = 2 γ2, γ1 = γ2 and γ1 = ⅔ γ2 with γ1 held, as the paper's ratios, and a smaller γ1 = γ2.
@@ -37,7 +37,8 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
 
     def run(gammas: Array) -> tuple[Array, Array]:
         pair = gammas[0], gammas[1]
-        options = {"rounds": cell.rounds, "step_size": STEP, "gammas": pair, "truth": problem.truth}
+        rates = {"step_size": STEP, "init_scale": init_scale(problem.inputs), "gammas": pair}
+        options = {"rounds": cell.rounds, "truth": problem.truth, **rates}
         found = flute(*data, cell.rank, key=run_key, **options)  # type: ignore[arg-type]
         assert found.errors is not None
         return found.errors[cell.stored], mean_distance(found.coefficients, best)

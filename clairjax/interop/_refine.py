@@ -1,6 +1,5 @@
 """Who belongs, module by module and client by client; and the refined factors of those who do."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from ._adapters import LEAST, Adapters
 
 
 TOLERANCE = 0.05
+NEAR = 0.1  # of the usual distance: honest clients, who trained on data of their own, are not that close
 RULE = "contaminated: voted out of at least half of the modules it takes part in that have a majority"
 MEMBER, CONTAMINATED, UNUSABLE, UNDECIDED = "member", "contaminated", "unusable", "undecided"
 
@@ -23,7 +23,7 @@ class Finding:
     """One module: who took part and who belongs, and the evidence.
 
     `distance` of a client is the median of its off-subspace distances to the others, in units of the threshold;
-    `copies` names, of clients that sent what another did, that other: they have one vote together.
+    `copies` names, of clients that sent what another did or nearly, that other: they have one vote together.
     """
 
     module: str
@@ -94,8 +94,8 @@ def refine(
 
     `clairjax.clair` votes in each module on its own. A client is contaminated if it is voted out of at least half of
     the modules that have a majority, each counting the same; in a module, those are refined that belong to it and
-    to the whole. Clients that send the same factors have one vote together. A client with NaN or infinite values, or
-    too large for float32, takes no part.
+    to the whole. Clients that send the same matrix, or nearly, have one vote together. A client with NaN or infinite
+    values, or too large for float32, takes no part.
 
     **Arguments:**
 
@@ -167,15 +167,31 @@ def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
 
 
 def _first_of_copies(adapters: Adapters, module: str, names: tuple[str, ...]) -> dict[str, str]:
-    """For each client the first with bit for bit the same factors. Copies vote once: otherwise a few parties that
-    send one adapter would make its row space look shared. All stay as they are where less than `LEAST` are left."""
-    seen: dict[bytes, str] = {}
-    first = {}
-    for name in names:
-        up, down, scale = adapters.clients[name].factors(module)
-        digest = hashlib.sha256(up.tobytes() + down.tobytes() + repr((up.shape, scale)).encode()).digest()
-        first[name] = seen.setdefault(digest, name)
-    return first if len(seen) >= LEAST else {name: name for name in names}
+    """For each client the first with the same matrix, however factored, or nearly the same. Copies vote once:
+    otherwise a few parties that send one adapter would make its row space look shared. All stay as they are where
+    less than `LEAST` are left."""
+    squares = _squared_distances(adapters.factors(module, names))
+    pairs = np.sort(squares[np.triu_indices(len(names), 1)])
+    usual = pairs[len(pairs) // 5]  # within a majority, whatever the others are
+    own = np.square(NEAR) * usual
+    first: dict[str, str] = {}
+    for k, name in enumerate(names):
+        near = [other for j, other in enumerate(names[:k]) if squares[j, k] <= own]
+        first[name] = first[near[0]] if near else name
+    return first if len(set(first.values())) >= LEAST else {name: name for name in names}
+
+
+def _squared_distances(weights: LowRankMatrices) -> np.ndarray:
+    """‖W_j − W_k‖², rounding cut off, by NumPy in float64: differences of nearly equal clients keep their digits."""
+    up = np.asarray(weights.up, np.float64)
+    down = np.asarray(weights.scaled_down(), np.float64)
+    count, out, rank = up.shape
+    columns, rows = up.transpose(1, 0, 2).reshape(out, -1), down.reshape(count * rank, -1)
+    table = ((columns.T @ columns) * (rows @ rows.T)).reshape(count, rank, count, rank).sum((1, 3))
+    own = np.diag(table)
+    scale = own[:, None] + own[None, :]
+    squares = scale - 2 * table
+    return np.where(squares > 1e-12 * scale, squares, 0)
 
 
 def _verdict(client: str, findings: dict[str, Finding], reason: str | None) -> Verdict:

@@ -13,6 +13,7 @@ import numpy as np
 from .. import _validate
 from ..alignment._compress import balanced, rank_within, spectra, truncation_errors
 from ..alignment._low_rank_refine import change_norms
+from ._adapters import Adapters
 from ._config import CONFIG, refined_fields
 from ._folder import WEIGHTS, Factors, Folder
 from ._plot import heat_map
@@ -50,7 +51,7 @@ def save(
     >>> cj.adapters.save(refinement, "refined")  # doctest: +SKIP
     """
     out = Path(out)
-    check_out(refinement, out, force)
+    check_out(refinement.adapters, out, force)
     target = out.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
@@ -63,12 +64,13 @@ def save(
     return content
 
 
-def check_out(refinement: Refinement, out: Path, force: bool) -> None:
+def check_out(adapters: Adapters, out: Path, force: bool) -> None:
+    """Refuse a folder that `save` would refuse; before the work, which does not depend on it."""
     if out.is_symlink():
         raise _validate.fail("out", "a folder of its own", f"a link, {out}")
     if out.exists() and not out.is_dir():
         raise _validate.fail("out", "a folder", f"a file, {out}")
-    inside = [folder.path for folder in refinement.adapters.clients.values()]
+    inside = [folder.path for folder in adapters.clients.values()]
     if any(path == out.resolve() or out.resolve() in path.parents for path in inside):
         raise _validate.fail("out", "apart from the clients' folders", out)
     if not out.exists() or not any(out.iterdir()):
@@ -77,16 +79,22 @@ def check_out(refinement: Refinement, out: Path, force: bool) -> None:
         raise _validate.fail(
             "out", "a new or empty folder (or pass force, --force, to replace an earlier result)", out
         )
-    if not _is_ours(out):
+    ours = _ours(out)
+    if ours is None:
         raise _validate.fail("out", f"a folder that this wrote, with its {REPORT}, to be replaced", out)
+    if others := sorted({entry.name for entry in out.iterdir()} - ours):
+        raise _validate.fail(
+            "out", "a folder with nothing but what this wrote, to be replaced", f"{others[0]} in {out}"
+        )
 
 
-def _is_ours(out: Path) -> bool:
+def _ours(out: Path) -> set[str] | None:
+    """The names of what an earlier call wrote there; None if none did."""
     try:
         content = json.loads((out / REPORT).read_text())
-        return isinstance(content, dict) and content.get("format") == FORMAT
-    except (OSError, ValueError):
-        return False
+        return {REPORT, FIGURE, *content["clients"]} if content.get("format") == FORMAT else None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return None
 
 
 def _take_place(beside: Path, target: Path) -> None:

@@ -38,7 +38,8 @@ def epsilon(
       5e-4 of ε (of 1, where ε is larger). `"rdp"`, Rényi divergences, as the paper does: an upper bound, 5–10 %
       above in the usual range.
 
-    **Returns:** ε ≥ 0. Infinity, with a warning, for σ = 0.
+    **Returns:** ε ≥ 0. Infinity, with a warning, for σ = 0 and where ε is more than a float holds. For σ < 0.01
+    `"pld"` does not credit sampling: the ε without it, an upper bound in the thousands, is returned.
 
     **Raises:** `ValueError` for values outside these ranges, for a traced σ, and for Poisson sampling under
     replace-one with `"rdp"` (no bound is implemented: take `"pld"`). `ImportError` without the extra
@@ -50,7 +51,8 @@ def epsilon(
     (αT/(2σ²)). Theorem 5.2's ε = 2√(T log(1/δ))/σ is too small: where it says 1, at δ = 1e-5, this function says
     1.11 under replace-one.
 
-    **Cost:** below a millisecond without sampling; with it 0.02 to 2 s, most for a rate below 1e-2.
+    **Cost:** below a millisecond without sampling; with it 0.02 to 2 s, most for a rate below 1e-2, and 1/σ²
+    milliseconds for small σ: 10 s at σ = 0.01.
     Float64 on the host, whatever the data.
 
     >>> from clairjax import privacy

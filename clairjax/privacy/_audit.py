@@ -82,7 +82,8 @@ def audit(
     - `release(key, world)`: one run of the whole mechanism, from a key and a traced bool, to a score that tends to
       differ between the worlds; it is traced once and run under `vmap`. Under `"replace-one"` the canary holds x in
       one world and what is as far from it as possible in the other, such as −x; under `"add-or-remove-one"` it
-      takes part in the second world alone. Whether the worlds really are such neighbours is the caller's word.
+      takes part in the second world alone. Whether the worlds really are such neighbours is the caller's word,
+      unless the release has an attribute `adjacency`, as `GaussianCanary` does: that must be the same.
     - `runs`: ≥ 100 in each world. A few thousand are enough for `gaussian_epsilon`; `epsilon` needs rare events,
       10⁵ for half of an accounted ε = 1.
     - `delta`: in [0, 1). `confidence`: in (0, 1). `chunk`: runs at a time.
@@ -114,6 +115,9 @@ def audit(
     if not 0 <= delta < 1:
         raise _validate.fail("delta", "at least 0 and below 1", delta)
     check_choice(adjacency, "adjacency", Adjacency)
+    worlds = getattr(release, "adjacency", adjacency)
+    if worlds != adjacency:
+        raise _validate.fail("adjacency", f"that of the release's two worlds, {worlds!r}", repr(adjacency))
     release = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, release)
     _check_release(release, key)
     scores = np.asarray(_run(release, min(chunk, 2 * runs), runs, key), np.float64)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _validate
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism
-from ._compose import Adjacency
+from ._compose import Adjacency, check_choice
 from ._sampling import FixedSize, Poisson
 
 
@@ -30,6 +30,8 @@ class GaussianCanary(eqx.Module):
     - `sampler`: `Poisson(rate)` or `FixedSize(size)`; default everyone in every round.
     - `clients`: ≥ 1, with the canary. `features`: length of an update, ≥ 1.
     - `mechanism`: what is audited, `gaussian_mechanism` or a function with its arguments.
+
+    **Raises:** `ValueError` for values outside these ranges.
 
     **Source:** CENTAUR, section 2, GM and Algorithm 1.
 
@@ -53,6 +55,8 @@ class GaussianCanary(eqx.Module):
     def __check_init__(self):
         for name in ("rounds", "clients", "features"):
             _validate.at_least(getattr(self, name), name, 1)
+        _validate.not_negative(self.noise_multiplier, "noise_multiplier")
+        check_choice(self.adjacency, "adjacency", Adjacency)
 
     def __call__(self, key: Key, world: Bool[Array, ""] | bool) -> Float[Array, ""]:
         sigma = jnp.asarray(self.noise_multiplier, jnp.result_type(float))

@@ -23,21 +23,33 @@ Accountant = Literal["pld", "rdp"]
 
 SENSITIVITY = {"replace-one": 2.0, "add-or-remove-one": 1.0}  # of the clipped sum, in clip norms
 FINEST_GRID = 1e-5
+LEAST_SAMPLED = 1e-2  # noise below which grids take minutes; the loss of a round is in the thousands
+LARGEST_SHIFT = 1e150  # μ whose ε, about μ²/2, is still a float
 
 
 def compose(events: Sequence[GaussianRounds], delta: float, adjacency: Adjacency, accountant: Accountant) -> float:
     """ε of all events together, for one user."""
     check_question(events, delta, adjacency, accountant)
     if any(host_number(event.noise_multiplier) == 0 for event in events):
-        message = "noise_multiplier is 0: what is released is not private at all, and epsilon is infinite."
-        warnings.warn(message, UserWarning, stacklevel=3)
-        return math.inf
+        return _no_privacy("is 0")
+    mu = gaussian_strength(events, adjacency)
+    if mu > LARGEST_SHIFT:
+        return _no_privacy("is as good as 0")
+    if mu <= delta:  # no event is more likely by more than μ/√(2π): no ε is needed
+        return 0.0
     # Knowing who was sampled can only help an attacker: divergences are jointly convex over who it was. So the ε
     # without sampling is a bound, too; a bound on sampled releases may be above it.
     bounds = [_without_sampling(events, delta, adjacency, accountant)]
-    if not all(event.everyone for event in events):
+    sampled = [host_number(event.noise_multiplier) for event in events if not event.everyone]
+    if sampled and (accountant == "rdp" or min(sampled) >= LEAST_SAMPLED):
         bounds.append(_with_sampling(events, delta, adjacency, accountant))
     return float(min(bounds))
+
+
+def _no_privacy(reason: str) -> float:
+    message = f"noise_multiplier {reason}: what is released is not private at all, and epsilon is infinite."
+    warnings.warn(message, UserWarning, stacklevel=4)
+    return math.inf
 
 
 def check_question(events: Sequence[GaussianRounds], delta: float, adjacency: str, accountant: str) -> None:
@@ -80,8 +92,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 def gaussian_strength(events: Sequence[GaussianRounds], adjacency: Adjacency) -> float:
     """The μ of one N(0, 1) against N(μ, 1) that all events together amount to when everyone is in every round."""
-    squares = (event.rounds / host_number(event.noise_multiplier) ** 2 for event in events)
-    return SENSITIVITY[adjacency] * math.sqrt(math.fsum(squares))
+    shifts = (math.sqrt(event.rounds) / host_number(event.noise_multiplier) for event in events)
+    return SENSITIVITY[adjacency] * math.hypot(*shifts)  # squares would overflow for noise that is tiny or huge
 
 
 def _without_sampling(

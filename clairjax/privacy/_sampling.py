@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 
 from .. import _validate
@@ -10,10 +11,18 @@ from .._typing import Key, ScalarLike
 from ._events import GaussianRounds
 
 
+COIN = 2**32  # sides of the coin: random bits of a draw
+
+
 class Poisson(eqx.Module):
     """Each user is in a round with probability `rate`, independently; rate 1 is everyone.
 
     A round's number of users is itself private: divide by `normaliser`, never by the number drawn.
+
+    The coin has 2³² sides, in every dtype: users are drawn with probability ⌊2³² · `rate`⌋/2³², never above the
+    `rate` that is accounted for. (Floats would do worse: uniform ones in float32 are multiples of 2⁻²³.)
+
+    **Raises:** `ValueError` for a rate that is not in (0, 1], or below one side of the coin.
 
     **Source:** CENTAUR, Algorithm 1, line 4 (p_g).
 
@@ -31,10 +40,19 @@ class Poisson(eqx.Module):
     def __check_init__(self):
         if not 0 < self.rate <= 1:
             raise _validate.fail("rate", "in (0, 1]", self.rate)
+        if self.sides < 1:
+            raise _validate.fail("rate", f"at least 2^-32 = {1 / COIN:.3g}, one side of the coin", self.rate)
+
+    @property
+    def sides(self) -> int:
+        """Of 2³², how many draw a user."""
+        return int(float(self.rate) * COIN)  # exact but for the floor: a power of two
 
     def draw(self, clients: int, *, key: Key) -> Bool[Array, " clients"]:
         """Who is in this round."""
-        return jnp.ones(clients, bool) if self.rate == 1 else jax.random.bernoulli(key, self.rate, (clients,))
+        if self.sides == COIN:
+            return jnp.ones(clients, bool)
+        return jax.random.bits(key, (clients,), jnp.uint32) < np.uint32(self.sides)
 
     def normaliser(self, clients: int) -> float:
         """The public number to divide a round's sum by."""

@@ -1,5 +1,7 @@
 """CENTAUR, linear: a shared subspace learned by noisy projected gradient steps that are private for each user."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from .._typing import Key, ScalarLike
 from ..kernels import block_norms, gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
+from ._arguments import argument_status, traced_in_range
 from ._linear import HIGHEST, LinearClients, Representation, input_status, least_squares_heads, validate_linear
 from ._power_method import PrivatePowerMethod, check_power_method
 from ._subsets import check_batch, draw_subsets
@@ -27,7 +30,8 @@ class PrivateRepresentation(Representation):
     - `errors` [rounds], the distance to `true_basis` after each round, where it was given; `clipped` [rounds],
       the share of a round's updates that the clip norm shortened. Both are for the experimenter: no ε covers them;
     - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero and its head is
-      NaN; the basis is that of the others);
+      NaN; the basis is that of the others), `invalid_argument` if a traced setting was outside its range, and then
+      every array is NaN, `diverged` if the iterates left the range of the dtype;
     - `privacy`: the events to account for, `.privacy.epsilon(delta=…, adjacency=…)`.
     """
 
@@ -110,6 +114,12 @@ def centaur(
     start, events = _start(init, inputs, targets, rank, start_key)
     truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
     clients, number = LinearClients.of(inputs, targets), inputs.shape[0]
+    in_range = [
+        traced_in_range(positive=[clip_norm, step_size], not_negative=[noise_multiplier]),
+        init.traced_in_range()
+        if isinstance(init, PrivatePowerMethod)
+        else traced_in_range(holds=[jnp.isfinite(start)]),
+    ]
     clip_norm = jnp.asarray(clip_norm, inputs.dtype)
     steps = _step_sizes(step_size, rounds, rank, clip_norm)
 
@@ -132,9 +142,24 @@ def centaur(
     with jax.named_scope("clairjax.centaur"):
         basis, (errors, clipped) = jax.lax.scan(step, start, (jax.random.split(rounds_key, rounds), steps))
     event = sampler.rounds(noise_multiplier, rounds, clients=number)
-    heads = least_squares_heads(clients, basis)
-    status = worst(input_status(clients), run_status(basis))
-    return PrivateRepresentation(basis, heads, errors, status, clipped, Ledger((*events, event)))
+    return private_result(clients, basis, errors, clipped, Ledger((*events, event)), in_range)
+
+
+def private_result(
+    clients: LinearClients,
+    basis: Float[Array, "features rank"],
+    errors: Float[Array, " rounds"] | None,
+    clipped: Float[Array, " rounds"],
+    privacy: Ledger,
+    in_range: Sequence[Bool[Array, ""] | bool],
+) -> PrivateRepresentation:
+    """With heads and status; NaN for every number where a traced setting was out of range."""
+    valid = jnp.stack([jnp.asarray(each) for each in in_range]).all()
+    hide = lambda array: jnp.where(valid, array, jnp.nan)
+    heads = hide(least_squares_heads(clients, basis))
+    status = worst(input_status(clients), worst(argument_status(valid), run_status(basis)))
+    errors = None if errors is None else hide(errors)
+    return PrivateRepresentation(hide(basis), heads, errors, status, hide(clipped), privacy)
 
 
 def client_updates(
@@ -176,11 +201,16 @@ def _start(
     if isinstance(init, PrivatePowerMethod):
         check_power_method(init, inputs.shape[1])
         return init.run(inputs, targets, rank, key), (init.event(inputs.shape[0]),)
-    return orthonormalize(given_basis(init, "init", inputs, rank)), ()
+    return orthonormalize(given_basis(init, "init", inputs, rank, "None, a PrivatePowerMethod or an array")), ()
 
 
-def given_basis(value: ArrayLike, name: str, inputs: Array, rank: int) -> Float[Array, "features rank"]:
-    basis, shape = jnp.asarray(value, inputs.dtype), (inputs.shape[2], rank)
+def given_basis(
+    value: ArrayLike, name: str, inputs: Array, rank: int, kinds: str = "an array"
+) -> Float[Array, "features rank"]:
+    shape = inputs.shape[2], rank
+    if not isinstance(value, (jax.Array, np.ndarray, list, tuple)):
+        raise _validate.fail(name, f"{kinds} of shape (features, rank) = {shape}", f"a {type(value).__name__}")
+    basis = jnp.asarray(value, inputs.dtype)
     if basis.shape != shape:
         raise _validate.fail(name, f"of shape (features, rank) = {shape}", f"shape {basis.shape}")
     if _validate.concrete(basis) and not np.isfinite(np.asarray(basis)).all():
@@ -197,5 +227,5 @@ def check_run(samples: int, rank: int, rounds: int, noise_multiplier: ScalarLike
 
 
 def run_status(basis: Float[Array, "features rank"]) -> Status:
-    """A noise multiplier, clip norm or step that is NaN inside a trace ends in a NaN basis."""
+    """Steps so long that the basis leaves what the dtype holds."""
     return Status.where(jnp.isfinite(jnp.sum(basis)), Status.converged, Status.diverged)

@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import orthonormalize
+from ._arguments import argument_status, traced_in_range
 from ._flute import is_stationary, withheld
 from ._initialise import check_choice, largest_moment, orthonormal_start
 from ._linear import (
@@ -78,7 +79,8 @@ def fedrep(
     if step_size is not None:
         _validate.positive(step_size, "step_size")
     check_choice(init, "init", ("spectral", "random"))
-    return _fedrep(inputs, targets, key, step_size, truth, rank, rounds, init)
+    in_range = traced_in_range(positive=[step_size])
+    return _fedrep(inputs, targets, key, step_size, in_range, truth, rank, rounds, init)
 
 
 @partial(jax.jit, static_argnames=("rank", "rounds", "init"))
@@ -87,6 +89,7 @@ def _fedrep(
     targets: Array,
     key: Key,
     step_size: ScalarLike | None,
+    in_range: Bool[Array, ""] | bool,
     truth: Array | None,
     rank: int,
     rounds: int,
@@ -99,7 +102,8 @@ def _fedrep(
     found = coefficients(basis, heads)
     # The heads being exact, the coefficients move along the gradient in B alone.
     stationary = is_stationary(clients, found, coefficients(basis_gradient(clients, basis, heads), heads))
-    status = worst(input_status(clients), Status.where(stationary, Status.converged, Status.max_steps_reached))
+    ended = Status.where(stationary, Status.converged, Status.max_steps_reached)
+    status = worst(input_status(clients), worst(argument_status(in_range), ended))
     return withheld(Representation(basis, heads, errors, status))
 
 

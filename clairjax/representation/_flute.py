@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
+from ._arguments import argument_status, traced_in_range
 from ._initialise import check_choice, largest_moment, random_start
 from ._linear import (
     HIGHEST,
@@ -26,6 +27,8 @@ from ._linear import (
 
 # Theorem 5.1's bound Δ²/(228 λ1³), at the largest gap there can be, Δ = 2 λ1, is 1/(57 λ1); this many times that.
 PRACTICAL_MULTIPLE = 17.1
+# λ1 of C.1's model, where the inputs have unit variance: there the start is that of the paper's scale, 1/(10 d).
+TYPICAL_MOMENT = 10.0
 # A run has converged when a round of unit step would move the coefficients by this share of λ1 times themselves.
 STATIONARY = 1e-4
 
@@ -55,13 +58,17 @@ def flute(
     **Arguments:** `inputs` [M, N, d] and `targets` [M, N], float32 or float64, arrays, NumPy arrays or lists.
     `rank` (static): k ≤ min(d, M). `rounds` (static). `step_size`: η; None takes 17.1 times Theorem 5.1's bound
     Δ²/(228 λ₁³) at the largest gap there can be, Δ = 2λ₁, which is 0.3/λ₁, with λ₁ the largest singular value of
-    the matrix of moments X_iᵀy_i/N. `gammas`: (γ₁, γ₂), γ₁ ≤ 2γ₂. `init_scale`: α; None means 1/(10 d).
+    the matrix of moments X_iᵀy_i/N (divided by 4γ₂/v, where the mean square v of the inputs is smaller than that).
+    `gammas`: (γ₁, γ₂), γ₁ ≤ 2γ₂, for inputs of unit variance; for others multiply both by v, or the server's terms
+    are too strong (small v: slow) or too weak. `init_scale`: α; None means √(λ₁/(10 v))/(10 d), so that B and W
+    start in proportion to where they end at any scale of the data; on C.1 1/(10 d) but for the noise in λ₁.
     `loss_scale` (static): `"half"` is the half-squared loss, `"printed"` the squared loss. `truth` [M, d]: the true
     coefficients, for the history `errors`.
 
     **Returns:** `Representation`. `errors[t]` is (1/M) Σ_i ‖B w_i − φ_i‖ after round t + 1. The status is
     `converged` where a further round would hardly move B w_i, `max_steps_reached` where it would (more rounds, or
-    a smaller step where the iterates oscillate), `diverged` where they grew, and then every array holds NaN.
+    a smaller step where the iterates oscillate), `diverged` where they grew, and then every array holds NaN. Targets
+    that are all zero give zero.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 
@@ -97,8 +104,8 @@ def flute(
             _validate.positive(value, name)
     check_choice(loss_scale, "loss_scale", ("half", "printed"))
     check_gammas(gammas)
-    scale = 1 / (10 * inputs.shape[2]) if init_scale is None else init_scale
-    return _flute(inputs, targets, key, step_size, gammas, scale, truth, rank, rounds, loss_scale)
+    in_range = traced_in_range(positive=[step_size, init_scale], holds=[_in_range(gammas, inputs.dtype)])
+    return _flute(inputs, targets, key, step_size, gammas, init_scale, in_range, truth, rank, rounds, loss_scale)
 
 
 def check_gammas(gammas: tuple[ScalarLike, ScalarLike]) -> None:
@@ -108,6 +115,11 @@ def check_gammas(gammas: tuple[ScalarLike, ScalarLike]) -> None:
     if not (float(second) >= 0 and -float("inf") < float(first) <= 2 * float(second) < float("inf")):
         expected = "finite (γ1, γ2) with γ2 ≥ 0 and γ1 ≤ 2 γ2 (above, BW grows without bound)"
         raise _validate.fail("gammas", expected, tuple(gammas))
+
+
+def _in_range(gammas: tuple[ScalarLike, ScalarLike], dtype: DTypeLike) -> Bool[Array, ""]:
+    first, second = (jnp.asarray(gamma, dtype) for gamma in gammas)
+    return jnp.isfinite(first) & jnp.isfinite(second) & (second >= 0) & (first <= 2 * second)
 
 
 class Rates(NamedTuple):
@@ -124,7 +136,8 @@ def _flute(
     key: Key,
     step_size: ScalarLike | None,
     gammas: tuple[ScalarLike, ScalarLike],
-    init_scale: ScalarLike,
+    init_scale: ScalarLike | None,
+    in_range: Bool[Array, ""] | bool,
     truth: Array | None,
     rank: int,
     rounds: int,
@@ -133,17 +146,35 @@ def _flute(
     clients, dtype = LinearClients.of(inputs, targets), inputs.dtype
     first, second = (jnp.asarray(gamma, dtype) for gamma in gammas)
     factor = jnp.asarray(2 if loss_scale == "printed" else 1, dtype)
-    step = jnp.asarray(practical_step(clients) / factor if step_size is None else step_size, dtype)
+    steepest = jnp.maximum(factor, 4 * second / mean_square(clients))
+    step = jnp.asarray(practical_step(clients) / steepest if step_size is None else step_size, dtype)
     rates = Rates(step, factor, 2 * first, 4 * second)
-    start = random_start(inputs.shape[0], inputs.shape[2], rank, init_scale, key=key, dtype=dtype)
+    scale = practical_scale(clients) if init_scale is None else init_scale
+    start = random_start(inputs.shape[0], inputs.shape[2], rank, scale, key=key, dtype=dtype)
     (basis, heads), errors = descend(clients, rates, start, rounds, truth)
-    status = worst(input_status(clients), outcome(clients, basis, heads, rates))
+    status = worst(argument_status(in_range), outcome(clients, start, (basis, heads), rates))
+    status = worst(input_status(clients), status)
     return withheld(Representation(basis, heads, errors, status))
 
 
 def practical_step(clients: LinearClients) -> Float[Array, ""]:
     """0.3/λ₁; see `PRACTICAL_MULTIPLE`."""
     return PRACTICAL_MULTIPLE * 4 / 228 / largest_moment(clients)
+
+
+def practical_scale(clients: LinearClients) -> Float[Array, ""]:
+    """1/(10 d) on C.1's model, and following √(σ₁(BW)): like it, it scales as the root of targets over inputs."""
+    largest = jnp.where(jnp.any(clients.moment != 0), largest_moment(clients), 0)
+    return jnp.sqrt(largest / (TYPICAL_MOMENT * mean_square(clients))) / (10 * clients.moment.shape[1])
+
+
+def mean_square(clients: LinearClients) -> Float[Array, ""]:
+    """Of the inputs; 1 where all are zero."""
+    if clients.gram is not None:
+        total = jnp.sum(jnp.trace(clients.gram, axis1=1, axis2=2))
+    else:
+        total = jnp.sum(cast(Array, clients.inputs) ** 2)
+    return jnp.where(total > 0, total / clients.moment.size, 1)
 
 
 def descend(
@@ -183,13 +214,18 @@ def directions(
 
 
 def outcome(
-    clients: LinearClients, basis: Float[Array, "features rank"], heads: Float[Array, "clients rank"], rates: Rates
+    clients: LinearClients,
+    start: tuple[Float[Array, "features rank"], Float[Array, "clients rank"]],
+    end: tuple[Float[Array, "features rank"], Float[Array, "clients rank"]],
+    rates: Rates,
 ) -> Status:
-    """Diverged if not finite or worse than predicting zero, which it started from; else whether it still moves."""
+    """Diverged if not finite or worse than both predicting zero and the start; else whether it still moves."""
+    basis, heads = end
     down_basis, down_heads = directions(clients, basis, heads, rates)
     found = coefficients(basis, heads)
     stationary = is_stationary(clients, found, coefficients(basis, down_heads) + coefficients(down_basis, heads))
-    sane = jnp.sum(clients.risk(found)) <= jnp.sum(clients.square) * (1 + 1e-3)  # false for NaN
+    worst_risk = jnp.maximum(jnp.sum(clients.square), jnp.sum(clients.risk(coefficients(*start))))
+    sane = jnp.sum(clients.risk(found)) <= worst_risk * (1 + 1e-3)  # false for NaN
     return Status.where(sane, Status.where(stationary, Status.converged, Status.max_steps_reached), Status.diverged)
 
 
@@ -202,8 +238,9 @@ def is_stationary(
 
 
 def withheld(found: Representation) -> Representation:
-    """The same, with NaN instead of numbers where the iterates diverged or the input was not finite."""
+    """The same, with NaN for numbers where iterates diverged, input was not finite or an argument out of range."""
     refused = (found.status == Status.diverged) | (found.status == Status.nonfinite_input)
+    refused = refused | (found.status == Status.invalid_argument)
     hide = lambda array: jnp.where(refused, jnp.nan, array)
     errors = None if found.errors is None else hide(found.errors)
     return Representation(hide(found.basis), hide(found.heads), errors, found.status)

@@ -23,7 +23,7 @@ class Representation(eqx.Module):
     - `basis` [features, rank]: B. Orthonormal, except from `flute`, whose B shares its scale with the heads;
     - `heads` [clients, rank]: w_i;
     - `errors` [rounds]: after each round the mean over clients of ‖B w_i − φ_i‖, where the true φ_i were given;
-    - `status`. Where it is `diverged` or `nonfinite_input`, the arrays hold NaN.
+    - `status`. Where it is `diverged`, `nonfinite_input` or `invalid_argument`, the arrays hold NaN.
     """
 
     basis: Float[Array, "features rank"]
@@ -37,7 +37,11 @@ class Representation(eqx.Module):
         return coefficients(self.basis, self.heads)
 
     def predict(self, inputs: Float[Array, "clients samples features"]) -> Float[Array, "clients samples"]:
-        """Each client's xᵀ B w_i for its own inputs."""
+        """Each client's xᵀ B w_i for its own inputs, of any number of samples."""
+        clients, features = self.heads.shape[0], self.basis.shape[0]
+        if inputs.ndim != 3 or inputs.shape[::2] != (clients, features):
+            expected = f"of shape (clients, samples, features) = ({clients}, samples, {features})"
+            raise _validate.fail("inputs", expected, f"shape {tuple(inputs.shape)}")
         return jnp.einsum("mnd,md->mn", inputs, self.coefficients, precision=HIGHEST)
 
 
@@ -192,10 +196,16 @@ def validate_linear(
         raise _validate.fail("targets", f"of the dtype of inputs, {inputs.dtype}", targets.dtype)
     _finite(inputs, "inputs")
     _finite(targets, "targets")
-    clients, _, features = inputs.shape
-    if rank is not None and not 1 <= rank <= min(features, clients):
-        raise _validate.fail("rank", f"between 1 and min(features, clients) = {min(features, clients)}", rank)
+    if rank is not None:
+        check_rank(rank, inputs.shape[0], inputs.shape[2])
     return jnp.asarray(inputs), jnp.asarray(targets)
+
+
+def check_rank(rank: Any, clients: int, features: int) -> None:
+    if not _validate.is_integer(rank):
+        raise _validate.fail("rank", "an integer, static inside a trace", rank)
+    if not 1 <= rank <= min(features, clients):
+        raise _validate.fail("rank", f"between 1 and min(features, clients) = {min(features, clients)}", rank)
 
 
 def validate_truth(

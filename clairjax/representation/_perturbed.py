@@ -5,16 +5,16 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
-from .._status import worst
 from .._typing import Key, ScalarLike
 from ..kernels import block_norms, clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._centaur import PrivateRepresentation, check_run, given_basis, run_status
-from ._linear import HIGHEST, LinearClients, grams, input_status, least_squares_heads, validate_linear
+from ._arguments import traced_in_range
+from ._centaur import PrivateRepresentation, check_run, given_basis, private_result
+from ._linear import HIGHEST, LinearClients, grams, least_squares_heads, validate_linear
 from ._subsets import draw_subsets
 
 
@@ -41,7 +41,14 @@ class PerturbedMoments(eqx.Module):
         moments = grams(inputs * (targets / root)[:, :, None])
         number = float(inputs.shape[0])
         mean = gaussian_mechanism(moments, self.clip_norm, self.noise_multiplier, normaliser=number, key=key)
-        return right_basis((mean + mean.T) / 2, rank)[0]
+        return jnp.where(self.traced_in_range(), right_basis((mean + mean.T) / 2, rank)[0], jnp.nan)
+
+    def traced_in_range(self) -> Bool[Array, ""] | bool:
+        return traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
+
+    def check(self) -> None:
+        _validate.positive(self.clip_norm, "clip_norm of init")
+        _validate.not_negative(self.noise_multiplier, "noise_multiplier of init")
 
 
 def perturbed_least_squares(
@@ -100,10 +107,14 @@ def perturbed_least_squares(
         _validate.positive(norm, name)
     start_key, rounds_key = jax.random.split(key)
     events: tuple[GaussianRounds, ...] = ()
+    in_range = [traced_in_range(positive=clip_norms, not_negative=[noise_multiplier])]
     if isinstance(init, PerturbedMoments):
+        init.check()
+        in_range.append(init.traced_in_range())
         start, events = init.run(inputs, targets, rank, start_key), (init.event(inputs.shape[0]),)
     else:
-        start = orthonormalize(given_basis(init, "init", inputs, rank))
+        start = orthonormalize(given_basis(init, "init", inputs, rank, "a PerturbedMoments or an array"))
+        in_range.append(traced_in_range(holds=[jnp.isfinite(start)]))
     truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
     clients = LinearClients.of(inputs, targets)
     whole = clients, clients.full_gram(), clients.moment
@@ -124,9 +135,7 @@ def perturbed_least_squares(
     with jax.named_scope("clairjax.perturbed_least_squares"):
         basis, (errors, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, rounds))
     event = GaussianRounds(noise_multiplier, rounds, clients=inputs.shape[0], label="rounds")
-    status = worst(input_status(clients), run_status(basis))
-    heads = least_squares_heads(clients, basis)
-    return PrivateRepresentation(basis, heads, errors, status, clipped, Ledger((*events, event)))
+    return private_result(clients, basis, errors, clipped, Ledger((*events, event)), in_range)
 
 
 def _perturbed_system(

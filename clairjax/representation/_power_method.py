@@ -3,13 +3,14 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds
 from ..subspaces import subspace_distance
+from ._arguments import traced_in_range
 from ._linear import HIGHEST, validate_linear
 from ._subsets import check_batch, draw_subsets
 
@@ -40,7 +41,11 @@ class PrivatePowerMethod(eqx.Module):
         key: Key,
     ) -> Float[Array, "features rank"]:
         trial = lambda key: self._trial(inputs, targets, rank, key)
-        return select_candidate(jax.vmap(trial)(jax.random.split(key, self.trials)))
+        chosen = select_candidate(jax.vmap(trial)(jax.random.split(key, self.trials)))
+        return jnp.where(self.traced_in_range(), chosen, jnp.nan)
+
+    def traced_in_range(self) -> Bool[Array, ""] | bool:
+        return traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
 
     def _trial(self, inputs: Array, targets: Array, rank: int, key: Key) -> Array:
         """Algorithm 5."""
@@ -95,7 +100,8 @@ def private_power_method(
       the median norm of M_i X, not at the bound that is never reached.
     - `batch_size`: m̄ samples of each client, drawn afresh without replacement at each step; `None` takes all.
 
-    **Returns:** orthonormal basis [d, k].
+    **Returns:** orthonormal basis [d, k]. It has no status: where the noise multiplier or the clip norm is traced and
+    outside its range, the basis is NaN.
 
     **Raises:** `ValueError` for sizes or values outside these ranges and for data that are not finite (names
     the clients). Inside a trace a client with non-finite data counts as zero.

@@ -11,11 +11,13 @@ from jaxtyping import Array, ArrayLike, Float
 from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
+from ._arguments import traced_in_range
 from ._flute import is_stationary, withheld
 from ._linear import (
     HIGHEST,
     LinearClients,
     Representation,
+    check_rank,
     coefficients,
     input_status,
     least_squares_heads,
@@ -68,7 +70,7 @@ def local_ridge(
     **Arguments:** `inputs` [M, N, d], `targets` [M, N], float32 or float64; N < d is allowed. `penalty`: λ > 0; None
     minimises the generalised cross-validation error pooled over clients.
 
-    **Returns:** [M, d].
+    **Returns:** [M, d]; NaN for a traced penalty that is not positive and finite.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 
@@ -84,7 +86,8 @@ def local_ridge(
     inputs, targets = validate_linear(inputs, targets)
     if penalty is not None:
         _validate.positive(penalty, "penalty")
-    return _local_ridge(inputs, targets, penalty)
+    estimates = _local_ridge(inputs, targets, penalty)
+    return jnp.where(traced_in_range(positive=[penalty]), estimates, jnp.nan)
 
 
 @jax.jit
@@ -111,8 +114,7 @@ def best_of_rank(truth: Float[Array, "clients features"], rank: int) -> Represen
     [0.5]
     """
     clients, features = truth.shape
-    if not 1 <= rank <= min(clients, features):
-        raise _validate.fail("rank", f"between 1 and min(features, clients) = {min(features, clients)}", rank)
+    check_rank(rank, clients, features)
     basis, heads = truncate(truth, rank)
     error = mean_distance(coefficients(basis, heads), truth)
     finite = jnp.isfinite(jnp.sum(truth**2))

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
+from .._status import worst
 from .._typing import ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
+from ._arguments import argument_status, traced_in_range
 from ._flute import withheld
 from ._linear import HIGHEST, LinearClients, Representation, grams, input_status, solve_positive, validate_linear
 
@@ -77,11 +79,13 @@ def truncated_ridge(
     inputs, targets = validate_linear(inputs, targets, rank)
     if penalty is not None:
         _validate.positive(penalty, "penalty")
-    return _truncated_ridge(inputs, targets, penalty, rank)
+    return _truncated_ridge(inputs, targets, penalty, traced_in_range(positive=[penalty]), rank)
 
 
 @partial(jax.jit, static_argnames="rank")
-def _truncated_ridge(inputs: Array, targets: Array, penalty: ScalarLike | None, rank: int) -> RidgeRepresentation:
+def _truncated_ridge(
+    inputs: Array, targets: Array, penalty: ScalarLike | None, in_range: Bool[Array, ""] | bool, rank: int
+) -> RidgeRepresentation:
     spectra = Spectra.of(inputs, targets)
     if penalty is None:
         penalty = cross_validated(spectra)
@@ -89,7 +93,7 @@ def _truncated_ridge(inputs: Array, targets: Array, penalty: ScalarLike | None, 
     else:
         penalty = jnp.asarray(penalty, inputs.dtype)
         estimates = ridge(spectra, penalty)
-    status = input_status(LinearClients.of(inputs, targets))
+    status = worst(input_status(LinearClients.of(inputs, targets)), argument_status(in_range))
     found = withheld(Representation(*truncate(estimates, rank), None, status))
     return RidgeRepresentation(found.basis, found.heads, None, status, penalty)
 

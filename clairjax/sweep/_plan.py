@@ -13,13 +13,15 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._typing import Key
+from ._store import NAMES_NEVER
 
 
 Cell = Hashable
 Scalar = bool | int | float | str | None
 
-_OUTPUTS_NEVER = ("cell", "replicate", "compile_seconds", "run_seconds")
-_FIELDS_NEVER = (*_OUTPUTS_NEVER, "failed", "name", "index", "value")
+_COLUMNS = ("cell", "replicate", "compile_seconds", "run_seconds")
+_OUTPUTS_NEVER = (*_COLUMNS, *NAMES_NEVER)
+_FIELDS_NEVER = (*_COLUMNS, "failed", "name", "index", "value")
 _BLOCKS = 8
 
 
@@ -128,8 +130,11 @@ def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     return cells
 
 
-def check_names(cell: Cell, outputs: Sequence[str]) -> None:
+def check_names(cell: Cell, outputs: Sequence[Hashable]) -> None:
     """Fields are columns of the tables and outputs are variables beside them: no name may mean two things."""
+    for name in outputs:
+        if not isinstance(name, str) or name.endswith(".npy"):  # in a file, `a.npy` is where `a` is
+            raise ValueError(f"replicate: an output's name must be a string that does not end in .npy, got {name!r}.")
     fields = list(cell_record(cell))
     taken = [f"field {name}" for name in fields if name in outputs or name in _FIELDS_NEVER]
     taken += [f"output {name}" for name in outputs if name in _OUTPUTS_NEVER]

@@ -71,7 +71,8 @@ def run(
     failures, tables.
 
     **Raises:** `ValueError` if an argument is invalid, or `out` holds a sweep with another key, lane width,
-    program, arguments, kind of device or version of JAX: the message names what differs.
+    program, arguments, kind of device or version of JAX: the message names what differs. Likewise if its
+    `manifest.json` is not a sweep's or is damaged; the file stays as it is.
 
     **Cost:** one compile a cell; memory `lane_width` times that of one replicate on each device (on CPU: each
     core). A kill loses the blocks that are being computed, as many. The last block of a cell is computed

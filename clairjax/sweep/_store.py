@@ -20,6 +20,7 @@ import numpy as np
 
 FORMAT = "clairjax sweep 1"
 _HEADER = "__block__"
+NAMES_NEVER = ("file", "allow_pickle", _HEADER)  # `np.savez` takes its arrays as keywords, beside its own
 
 Arrays = dict[str, np.ndarray]
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -53,24 +54,56 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             os.close(folder)
 
 
+def _fault(manifest: Any) -> str | None:
+    """What keeps this from being a sweep's manifest, as far as a sweep reads it."""
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return f"format must be {json.dumps(FORMAT)}"
+    arguments, cells = manifest.get("arguments"), manifest.get("cells")
+    if not isinstance(arguments, dict) or not isinstance(cells, dict):
+        return "arguments and cells must be objects"
+    lane_width = arguments.get("lane_width")
+    if type(lane_width) is not int or lane_width < 1:
+        return f"arguments.lane_width must be an integer of 1 or more, got {json.dumps(lane_width)}"
+    for name, entry in cells.items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("fields"), dict):
+            return f"cells.{name}.fields must be an object"
+        if not isinstance(entry.get("program"), str):
+            return f"cells.{name}.program must be a string"
+    timed = [("", manifest), *((f"cells.{name}.", entry) for name, entry in cells.items())]
+    for prefix, entry in timed:
+        for name in ("wall_seconds", "compile_seconds"):
+            if type(entry.get(name, 0.0)) not in (int, float):
+                return f"{prefix}{name} must be a number, got {json.dumps(entry[name])}"
+    return None
+
+
 class Store:
     """`out=None` keeps nothing and finds nothing."""
 
     def __init__(self, out: str | os.PathLike[str] | None):
+        if out is not None and not os.fspath(out):  # `Path("")` is the current folder
+            raise ValueError(f"out: must be a folder, got {out!r}.")
         self.folder = None if out is None else Path(out)
         self.manifest = self._read_manifest()
+
+    def create(self) -> None:
+        """Make the folder, to learn before anything runs that it cannot be made."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     def _read_manifest(self) -> dict[str, Any]:
         if self.folder is None or not (path := self.folder / "manifest.json").exists():
             return {}
         try:
             manifest = json.loads(path.read_text())
-        except ValueError:
-            warnings.warn(f"{path} is not readable as JSON and is written anew.", stacklevel=4)
-            return {}
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        except (ValueError, RecursionError, IsADirectoryError):
+            fault: str | None = "must be JSON"
+        else:
+            fault = _fault(manifest)
+        if fault is not None:  # a sweep's own is renamed into place whole, so that no kill damages it
             raise ValueError(
-                f"out: {self.folder} must be a new folder or one of this sweep; {path} is something else."
+                f"out: {self.folder} holds something else than a sweep: in {path}, {fault}. "
+                "Choose a new folder, or delete that file if it is what is left of this sweep's."
             )
         return manifest
 

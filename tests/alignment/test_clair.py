@@ -167,6 +167,25 @@ def test_all_identical(value):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
+@pytest.mark.parametrize("strangers", [1, 4])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_a_majority_of_copies_needs_no_noise_to_keep_strangers_out(foreign, strangers, size):
+    """Untrained clients report the same: and two matrices always share a row space, of their difference."""
+    weights = np.repeat(foreign[:1], CLIENTS, axis=0)
+    weights[:strangers] += size * foreign[1 : strangers + 1]
+    found = clair(weights)
+    assert found.status == Status.converged and int(found.rank) == 0
+    np.testing.assert_array_equal(found.members, np.arange(CLIENTS) >= strangers)
+    consistent(found, weights)
+
+
+def test_copies_that_are_no_majority_take_nothing_over(benign):
+    copied = benign.copy()
+    copied[1:3] = copied[0]
+    found, honest = clair(copied, vote_share=0.2), clair(benign, vote_share=0.2)
+    assert found.members.all() and honest.members.all() and int(found.rank) == int(honest.rank)
+
+
 @pytest.mark.parametrize("law", ["independent", "colluding", "a common shift"])
 def test_half_contaminated_is_no_majority(benign, foreign, law):
     shift = foreign if law == "independent" else foreign[:1]

@@ -300,3 +300,21 @@ def test_first_steps_are_algorithm_1_to_the_digit():
     best_sparse = reference.block_soft_threshold(residual, problem.penalty[1] * CLIENTS)
     value = reference.objective(problem.stack, plain.low_rank, best_sparse, problem.penalty, problem.omega)
     np.testing.assert_allclose(found.objective, value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("in_", [1, 2, 12, 130])
+@pytest.mark.parametrize("count", [3, 10, 20])
+def test_matrices_of_one_row(rng, dtype, count, in_):
+    """Vectors: a client's products with itself are rounding of either sign, and no root of them may be NaN."""
+    weights = jnp.asarray(rng.normal(size=(count, 1, in_)), dtype)
+    penalty = Penalty(1.0, 0.5)
+    found = decompose(weights, penalty, solver=Factored(rtol=1e-3, max_rank=min(in_, 20)))
+    assert found.status == Status.converged and bool(jnp.isfinite(found.residual_norms).all())
+    plain = decompose(weights, penalty, solver=ProximalGradient(accelerate=True, rtol=1e-3))
+    np.testing.assert_allclose(found.objective, plain.objective, rtol=5e-3)
+
+
+def test_a_step_that_is_too_long_is_no_fault_of_the_input(rng):
+    weights = jnp.asarray(rng.normal(size=(8, 5, 6)))
+    found = decompose(weights, Penalty(1.0, 0.1), solver=ProximalGradient(step=1e3, max_steps=2000))
+    assert found.status == Status.diverged

@@ -100,21 +100,41 @@ def _with(client, change):
     return lambda root: [write(root, k, change=change if k == client else None) for k in range(10)]
 
 
-def _colluding(root):
+def _colluding(disguise=lambda k, up, down: (up, down)):
+    """Clients 7 to 9 send one bad adapter, each in a disguise of its own."""
     places = {shape: place for place, shape in enumerate(MODULES.values())}
 
-    def same(up, down):
+    def same(k, up, down):
         out, in_ = up.shape[0], down.shape[1]
-        return factors(50, places[out, in_], out, in_, bad=True)
+        return disguise(k, *factors(50, places[out, in_], out, in_, bad=True))
 
-    return [write(root, k, change=same if k >= 7 else None) for k in range(10)]
+    return lambda root: [
+        write(root, k, change=(lambda up, down, k=k: same(k, up, down)) if k >= 7 else None) for k in range(10)
+    ]
+
+
+def _rotated(k, up, down):
+    turn = np.linalg.qr(np.random.default_rng(k).normal(size=(len(down), len(down))))[0]
+    return up @ turn, turn.T @ down
+
+
+def _jittered(size):
+    return lambda k, up, down: (up * (1 + size * np.random.default_rng(k).normal(size=up.shape)), down)
 
 
 ATTACKS = {
     "inflated": (_with(4, lambda up, down: (1e4 * up, down)), ["client4"], "contaminated"),
     "sign flipped": (_with(4, lambda up, down: (-up, down)), ["client4"], "contaminated"),
     "not a number": (_with(4, lambda up, down: (up * np.nan, down)), ["client4"], "unusable"),
-    "three colluding copies": (_colluding, ["client7", "client8", "client9"], "contaminated"),
+    "three colluding copies": (_colluding(), ["client7", "client8", "client9"], "contaminated"),
+    "copies, rescaled": (
+        _colluding(lambda k, up, down: (up / 2**k, 2**k * down)),
+        ["client7", "client8", "client9"],
+        "contaminated",
+    ),
+    "copies, rotated": (_colluding(_rotated), ["client7", "client8", "client9"], "contaminated"),
+    "copies, jittered by 1e-6": (_colluding(_jittered(1e-6)), ["client7", "client8", "client9"], "contaminated"),
+    "copies, jittered by 1 %": (_colluding(_jittered(1e-2)), ["client7", "client8", "client9"], "contaminated"),
 }
 
 
@@ -233,6 +253,10 @@ def test_out_must_be_free_or_ours(written, tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="out must be a folder that this wrote"):
         cj.adapters.save(found, tmp_path / "mine", force=True)
+    cj.adapters.save(found, tmp_path / "earlier")
+    (tmp_path / "earlier" / "notes.txt").write_text("x")
+    with pytest.raises(ValueError, match=r"with nothing but what this wrote, to be replaced, got notes\.txt in "):
+        cj.adapters.save(found, tmp_path / "earlier", force=True)
     with pytest.raises(ValueError, match="out must be apart from the clients' folders"):
         cj.adapters.save(found, root / "in")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")

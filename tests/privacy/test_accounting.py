@@ -318,6 +318,39 @@ class TestBadInput:
         assert found == math.inf
 
 
+class TestNoiseOfAnySize:
+    """Squares of it may be more, or less, than a float holds."""
+
+    settings = pytest.mark.parametrize(
+        "options",
+        [{}, {"accountant": "rdp"}, {"sampling_rate": 0.1}, {"sampling_rate": 0.1, "accountant": "rdp"}],
+    )
+
+    @settings
+    @pytest.mark.parametrize("sigma", [5e-324, 1e-200])
+    def test_none_to_speak_of(self, sigma, options):
+        with pytest.warns(UserWarning, match=r"^noise_multiplier is as good as 0: .* epsilon is infinite\.$"):
+            assert privacy.epsilon(sigma, 10, delta=DELTA, adjacency=ADD, **options) == math.inf
+
+    @settings
+    @pytest.mark.parametrize("sigma", [1e8, 1e200, 1e308])
+    def test_more_than_enough(self, sigma, options):
+        """Total variation is below μ/√(2π), and so below δ."""
+        assert privacy.epsilon(sigma, 10, delta=DELTA, adjacency=ADD, **options) == 0
+
+    @both
+    def test_nothing_is_lost_by_it(self, adjacency):
+        mu = 0.5 * DELTA
+        assert gaussian_delta(mu, 0.0) < DELTA
+        assert privacy.epsilon(MOVES[adjacency] / mu, 1, delta=DELTA, adjacency=adjacency) == 0
+
+    @both
+    def test_sampling_is_not_credited_where_nothing_protects(self, adjacency):
+        """Where a grid would take minutes."""
+        ask = lambda rate: privacy.epsilon(1e-3, 3, delta=DELTA, sampling_rate=rate, adjacency=adjacency)
+        assert ask(0.1) == ask(1.0) > 1e6
+
+
 class TestTheExtra:
     def test_is_not_imported_with_the_package(self):
         probe = "import sys, clairjax.privacy; print('dp_accounting' in sys.modules)"

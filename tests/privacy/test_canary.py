@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -119,6 +121,28 @@ class TestTheCanary:
         canary = GaussianCanary(1.5, 10, sampler=FixedSize(2), clients=4)
         found = privacy.audit(canary, runs=10_000, delta=DELTA, key=key, chunk=4000)
         assert 0.1 * claimed < found.epsilon <= claimed
+
+    @pytest.mark.parametrize("sigma", [-1.0, math.nan, math.inf])
+    def test_a_noise_is_refused(self, sigma):
+        with pytest.raises(ValueError) as caught:
+            GaussianCanary(sigma, 5)
+        assert str(caught.value) == f"noise_multiplier must be at least 0 and finite, got {sigma}."
+
+    def test_an_adjacency_is_refused(self):
+        """Without the type checker of the tests, which is faster."""
+        probe = "from clairjax.privacy import GaussianCanary; GaussianCanary(1.0, 5, 'replace')"
+        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120)
+        message = 'adjacency must be "replace-one" or "add-or-remove-one", got \'replace\'.'
+        assert done.stderr.strip().endswith(f"ValueError: {message}")
+
+    @both
+    def test_an_audit_of_other_worlds_is_refused(self, key, adjacency):
+        other = {ADD: REPLACE, REPLACE: ADD}[adjacency]
+        with pytest.raises(ValueError) as caught:
+            privacy.audit(GaussianCanary(1.0, 5, adjacency), runs=100, delta=DELTA, key=key, adjacency=other)
+        assert (
+            str(caught.value) == f"adjacency must be that of the release's two worlds, '{adjacency}', got '{other}'."
+        )
 
     @pytest.mark.parametrize("name", ["rounds", "clients", "features"])
     def test_sizes_are_refused(self, name):

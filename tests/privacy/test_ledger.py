@@ -2,9 +2,11 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from clairjax import privacy
@@ -157,6 +159,25 @@ class TestSamplersOwnTheirEvents:
         assert abs(float(counts.var()) / (50 * 0.21) - 1) < 4 * math.sqrt(2 / 4000)  # the number is random, too
         assert Poisson(0.3).normaliser(50) == pytest.approx(15)
 
+    def test_a_small_rate_is_drawn_at_that_rate(self):
+        """Uniform floats in float32, multiples of 2⁻²³, would draw at 1.2e-7 for the last."""
+        for rate, draws in ((1e-6, 2**26), (1e-8, 2**27)):
+            count = jax.jit(lambda key, rate=rate: Poisson(rate).draw(2**22, key=key).sum())
+            keys = jax.random.split(jax.random.key(1), draws // 2**22)
+            found, expected = int(jax.lax.map(count, keys).sum()), rate * draws
+            assert abs(found - expected) < 3 * math.sqrt(expected)
+
+    @pytest.mark.parametrize("rate", [2.0**-32, 1e-8, 1e-6, 0.1, 1 / 3, 0.3, 1 - 2.0**-53, 1.0])
+    def test_no_rate_is_exceeded(self, rate):
+        """In exact arithmetic, by less than one side of the coin."""
+        drawn = Fraction(Poisson(rate).sides, 2**32)
+        assert 0 <= Fraction(rate) - drawn < Fraction(1, 2**32)
+
+    def test_the_coin_is_one_draw_of_bits(self, key):
+        bits = np.asarray(jax.random.bits(key, (1000,), jnp.uint32)).astype(np.float64) / 2**32
+        for rate in (0.25, 0.3, 1 - 2.0**-53):
+            np.testing.assert_array_equal(Poisson(rate).draw(1000, key=key), bits < math.floor(rate * 2**32) / 2**32)
+
     def test_everyone_takes_part_at_rate_one(self, key):
         assert Poisson().draw(7, key=key).all() and Poisson().normaliser(7) == 7
         assert Poisson().rounds(2.0, 3).everyone
@@ -208,6 +229,10 @@ WRONG = {
         "size must be at most the number of clients, 4, got 5.",
     ),
     "a rate of nothing": (lambda: Poisson(0.0), "rate must be in (0, 1], got 0.0."),
+    "a rate below the coin": (
+        lambda: Poisson(1e-10),
+        "rate must be at least 2^-32 = 2.33e-10, one side of the coin, got 1e-10.",
+    ),
     "a rate above one": (lambda: Poisson(1.5), "rate must be in (0, 1], got 1.5."),
     "a set from nobody knows how many": (
         lambda: GaussianRounds(1.0, 1, 0.5, "without replacement"),

@@ -203,12 +203,25 @@ def test_a_client_with_nan_counts_as_zero_and_is_reported(key, rng, problem):
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_traced_setting_that_is_nan_ends_in_a_status(key, rng, problem, place):
+def test_a_traced_setting_out_of_range_is_a_status_and_no_numbers(key, rng, problem, place):
     settings = [1.0, 0.5, np.full(ROUNDS, 0.3)]
     start = orthonormal(rng)
     assert solve(problem.inputs, problem.targets, key, start, *settings).status == Status.converged
-    settings[place] = settings[place] * np.nan
-    assert solve(problem.inputs, problem.targets, key, start, *settings).status == Status.diverged
+    for factor in (np.nan, -1.0, np.inf):
+        wrong = [setting * factor if i == place else setting for i, setting in enumerate(settings)]
+        found = solve(problem.inputs, problem.targets, key, start, *wrong)
+        assert found.status == Status.invalid_argument
+        assert all(bool(jnp.isnan(array).all()) for array in (found.basis, found.heads, found.clipped))
+    found = solve(problem.inputs, problem.targets, key, start * np.nan, *settings)
+    assert found.status == Status.invalid_argument
+
+
+def test_a_traced_setting_of_the_start_out_of_range_is_a_status(key, problem):
+    solve = jax.jit(lambda noise, clip: run(problem, key, PrivatePowerMethod(2, noise, clip), rounds=1))
+    assert solve(1.0, 3.0).status == Status.converged
+    for wrong in ((-1.0, 3.0), (np.nan, 3.0), (1.0, 0.0), (1.0, np.nan)):
+        found = solve(*wrong)
+        assert found.status == Status.invalid_argument and bool(jnp.isnan(found.basis).all())
 
 
 def test_subsets_are_disjoint_and_without_replacement(key):

@@ -135,6 +135,18 @@ def test_bad_arguments_are_refused(key, case):
         fedrep(*DATA, **({"rank": 2, "key": key} | options))
 
 
+@pytest.mark.parametrize("step_size", [np.nan, -0.1, 0.0, np.inf])
+def test_a_traced_step_out_of_range_is_a_status_and_no_numbers(key, rng, step_size):
+    data = reference.draw(rng, CLIENTS, 12, FEATURES)
+    run = jax.jit(
+        lambda step: fedrep(data.inputs, data.targets, RANK, key=key, rounds=2, step_size=step, truth=data.truth)
+    )
+    assert run(0.02).status == Status.max_steps_reached
+    found = run(step_size)
+    assert found.status == Status.invalid_argument
+    assert all(bool(jnp.isnan(array).all()) for array in (found.basis, found.heads, found.errors))
+
+
 def test_an_unknown_start_is_refused(key):
     with pytest.raises(Exception, match="warm"):  # the type checker of the tests refuses it first
         fedrep(*DATA, 2, key=key, init="warm")

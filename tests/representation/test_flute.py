@@ -11,7 +11,7 @@ import reference_numpy as reference
 from clairjax import Status
 from clairjax.data import LinearTasks
 from clairjax.representation import LinearClients, best_of_rank, fedrep, flute, local_least_squares
-from clairjax.representation._flute import Rates, descend, directions, outcome, practical_step
+from clairjax.representation._flute import Rates, descend, directions, outcome, practical_scale, practical_step
 from clairjax.representation._initialise import random_start
 
 
@@ -135,14 +135,62 @@ def test_the_step_from_the_data_is_that_of_the_paper_on_its_model(key):
 
 
 def test_the_step_from_the_data_converges_at_any_scale(key, rng):
+    """With all defaults, of the targets and of the inputs; and so does the start."""
     data = reference.draw(rng, CLIENTS, 12, FEATURES)
-    run = lambda scale: flute(data.inputs, scale * data.targets, RANK, key=key, init_scale=0.01 * scale**0.5)
-    same = run(1.0)
+    run = jax.jit(lambda x, y: flute(x, y, RANK, key=key))
+    same = run(data.inputs, data.targets)
     assert same.status == Status.converged and same.errors is None
-    for scale in (1e-4, 1e4):
-        found = run(scale)
+    for wider, taller in ((1.0, 1e-4), (1.0, 1e4), (1e4, 1.0), (1e2, 1e-3)):
+        found, scale = run(wider * data.inputs, taller * data.targets), taller / wider
         assert found.status == Status.converged
         np.testing.assert_allclose(found.coefficients, scale * same.coefficients, rtol=1e-6, atol=1e-6 * scale)
+    # The server's terms are for inputs of unit variance: below it they are strong, and the default step is short.
+    assert run(1e-3 * data.inputs, data.targets).status == Status.max_steps_reached
+
+
+@pytest.mark.parametrize("samples", [12, 4])
+def test_the_start_from_the_data_is_that_of_the_paper_on_its_model(key, samples):
+    """1/(10 d) within the noise on λ1, and as the root of targets over inputs elsewhere, Gram matrices or data."""
+    data = LinearTasks(30, 10, samples).generate(key=key, dtype=jnp.float64)
+    scale = lambda wider, taller: practical_scale(LinearClients.of(wider * data.inputs, taller * data.targets))
+    assert 0.009 < float(scale(1.0, 1.0)) < 0.016
+    np.testing.assert_allclose(scale(100.0, 4e-4), 2e-3 * scale(1.0, 1.0), rtol=1e-9)
+    assert scale(1.0, 0.0) == scale(0.0, 1.0) == 0
+
+
+def test_targets_of_zero_are_found(key, rng, dtype):
+    data = reference.draw(rng, CLIENTS, 12, FEATURES)
+    inputs = data.inputs.astype(dtype)
+    found = flute(inputs, np.zeros((CLIENTS, 12), dtype), RANK, key=key, rounds=5)
+    assert found.status == Status.converged
+    np.testing.assert_array_equal(found.coefficients, 0)
+    # From a start that was asked for, the risk falls from where it was: not there yet, and no divergence.
+    found = flute(inputs, np.zeros((CLIENTS, 12), dtype), RANK, key=key, rounds=5, step_size=0.03, init_scale=0.1)
+    assert found.status == Status.max_steps_reached
+
+
+OUT_OF_RANGE = [
+    {"step_size": np.nan},
+    {"step_size": -0.01},
+    {"init_scale": 0.0},
+    {"init_scale": np.inf},
+    {"gammas": (0.3, 0.125)},
+    {"gammas": (0.25, np.nan)},
+    {"gammas": (-1.0, -0.1)},
+]
+
+
+def test_a_traced_argument_out_of_range_is_a_status_and_no_numbers(key, rng):
+    data = reference.draw(rng, CLIENTS, 12, FEATURES)
+    good = {"step_size": 0.02, "init_scale": 0.1, "gammas": (0.25, 0.125)}
+    run = jax.jit(
+        lambda options: flute(data.inputs, data.targets, RANK, key=key, rounds=3, truth=data.truth, **options)
+    )
+    assert run(good).status == Status.max_steps_reached
+    for wrong in OUT_OF_RANGE:
+        found = run(good | wrong)
+        assert found.status == Status.invalid_argument
+        assert all(bool(jnp.isnan(array).all()) for array in (found.basis, found.heads, found.errors))
 
 
 @pytest.mark.parametrize("samples", [12, 4])
@@ -159,9 +207,10 @@ def test_divergence_under_way_is_seen_before_it_overflows(key, rng):
     run = jax.jit(descend, static_argnums=3)
     clients = LinearClients.of(jnp.asarray(data.inputs), jnp.asarray(data.targets))
     rates = Rates(*(jnp.asarray(value) for value in (0.5, 1.0, 0.5, 0.5)))
-    (basis, heads), _ = run(clients, rates, start_of(key, data, RANK, scale=0.5), 3, None)
+    start = start_of(key, data, RANK, scale=0.5)
+    (basis, heads), _ = run(clients, rates, start, 3, None)
     assert bool(jnp.isfinite(basis).all() & jnp.isfinite(heads).all())
-    assert outcome(clients, basis, heads, rates) == Status.diverged
+    assert outcome(clients, start, (basis, heads), rates) == Status.diverged
 
 
 def test_too_few_rounds_are_a_status(key, rng):

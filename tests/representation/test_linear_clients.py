@@ -1,5 +1,9 @@
 """The clients' sufficient statistics against the data, exact heads, and what bad data gets."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -108,6 +112,52 @@ def test_a_representation_predicts(rng):
     expected = np.stack([x @ basis @ w for x, w in zip(inputs, heads, strict=True)])
     np.testing.assert_allclose(found.predict(jnp.asarray(inputs)), expected, atol=1e-12)
     np.testing.assert_allclose(found.coefficients, heads @ basis.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(CLIENTS, 7, 1), (1, 7, FEATURES), (CLIENTS + 1, 7, FEATURES)])
+def test_it_does_not_predict_for_others(rng, shape):
+    """Shapes that would broadcast."""
+    basis, heads = rng.standard_normal((FEATURES, RANK)), rng.standard_normal((CLIENTS, RANK))
+    found = Representation(jnp.asarray(basis), jnp.asarray(heads), None, Status.converged)
+    with pytest.raises(ValueError) as error:
+        found.predict(jnp.zeros(shape))
+    expected = f"({CLIENTS}, samples, {FEATURES})"
+    assert str(error.value) == (
+        f"inputs must be of shape (clients, samples, features) = {expected}, got shape {shape}."
+    )
+
+
+REFUSED_BELOW_THE_TYPE_CHECKER = """
+import numpy as np, jax
+from clairjax.representation import *
+x, y, key = np.ones((4, 6, 3)), np.ones((4, 6)), jax.random.key(0)
+moments, noise = PerturbedMoments(1.0, 2.0), dict(key=key, noise_multiplier=1.0)
+for run in (
+    lambda: fedrep(x, y, 2.0, key=key),
+    lambda: best_of_rank(x[:, 0], True),
+    lambda: centaur(x, y, 2, init=moments, **noise),
+    lambda: centaur(x, y, 2, true_basis="span", **noise),
+    lambda: perturbed_least_squares(x, y, 2, rounds=1, clip_norms=(1.0, 1.0), init=None, **noise),
+):
+    try:
+        run()
+    except ValueError as error:
+        print(error)
+"""
+SPOKEN = """
+rank must be an integer, static inside a trace, got 2.0.
+rank must be an integer, static inside a trace, got True.
+init must be None, a PrivatePowerMethod or an array of shape (features, rank) = (3, 2), got a PerturbedMoments.
+true_basis must be an array of shape (features, rank) = (3, 2), got a str.
+init must be a PerturbedMoments or an array of shape (features, rank) = (3, 2), got a NoneType.
+"""
+
+
+def test_what_the_type_checker_of_the_tests_refuses_first_is_refused_without_it():
+    environment = os.environ | {"JAX_ENABLE_X64": "1"}
+    probe = [sys.executable, "-c", REFUSED_BELOW_THE_TYPE_CHECKER]
+    done = subprocess.run(probe, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == SPOKEN.strip(), done.stderr
 
 
 def test_the_distance_is_the_mean_of_norms(rng):

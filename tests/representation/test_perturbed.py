@@ -89,6 +89,24 @@ def test_a_client_with_nan_counts_as_zero(key, problem, rng):
     np.testing.assert_allclose(projector(found.basis), projector(silent.basis), atol=1e-10)
 
 
+def test_a_traced_setting_out_of_range_is_a_status_and_no_numbers(key, problem, rng):
+    basis = np.linalg.qr(rng.standard_normal((FEATURES, RANK)))[0]
+
+    @jax.jit
+    def solve(noise, clips, start):
+        init = start if start.ndim else PerturbedMoments(start, 30.0)
+        options = {"rounds": 2, "noise_multiplier": noise, "clip_norms": clips, "init": init}
+        return perturbed_least_squares(problem.inputs, problem.targets, RANK, key=key, **options)
+
+    number, clips = jnp.asarray(0.5), (20.0, 10.0)
+    for start in (jnp.asarray(basis), number):
+        assert solve(0.1, clips, start).status == Status.converged
+        for wrong in ((-1.0, clips, start), (0.1, (20.0, np.nan), start), (0.1, clips, start * np.nan)):
+            found = solve(*wrong)
+            assert found.status == Status.invalid_argument
+            assert all(bool(jnp.isnan(array).all()) for array in (found.basis, found.heads, found.clipped))
+
+
 def test_bad_settings_are_named(key, problem):
     def call(**options):
         options = {
@@ -104,6 +122,8 @@ def test_bad_settings_are_named(key, problem):
         ({"clip_norms": (-1.0, 1.0)}, "clip_norms[0] must be positive and finite, got -1.0."),
         ({"rounds": 0}, "rounds must be an integer of at least 1, got 0."),
         ({"noise_multiplier": -1.0}, "noise_multiplier must be at least 0 and finite, got -1.0."),
+        ({"init": PerturbedMoments(-1.0, 1.0)}, "noise_multiplier of init must be at least 0 and finite, got -1.0."),
+        ({"init": PerturbedMoments(1.0, 0.0)}, "clip_norm of init must be positive and finite, got 0.0."),
         ({"batch_size": 5}, "batch_size must be an integer between 2 and samples // 2 = 4, got 5."),
     ):
         with pytest.raises(ValueError) as error:

@@ -106,6 +106,18 @@ def test_bad_settings_are_named(key, problem, options, message):
     assert str(error.value) == message
 
 
+def test_a_traced_setting_out_of_range_leaves_no_numbers(key, problem):
+    options = {"key": key, "steps": 2, "trials": 2}
+    solve = jax.jit(
+        lambda noise, clip: private_power_method(
+            problem.inputs, problem.targets, RANK, noise_multiplier=noise, clip_norm=clip, **options
+        )
+    )
+    assert jnp.isfinite(solve(0.0, 1.0)).all()
+    for wrong in ((-1.0, 1.0), (np.nan, 1.0), (1.0, 0.0), (1.0, -1.0), (1.0, np.inf)):
+        assert jnp.isnan(solve(*wrong)).all()
+
+
 def test_it_keeps_the_dtype_under_jit_and_draws_fresh_subsets(key, dtype):
     problem = SharedSubspace(CLIENTS, SAMPLES, FEATURES, RANK).generate(key=key, dtype=dtype)
     options = {"steps": 3, "noise_multiplier": 0.0, "clip_norm": 1e6, "trials": 2}

@@ -131,10 +131,28 @@ def test_a_bad_penalty_is_refused(penalty):
             run(np.ones((4, 6, 3)), np.ones((4, 6)), penalty)
 
 
-def test_a_bad_rank_is_refused():
-    message = r"^rank must be between 1 and min\(features, clients\) = 3, got 4\.$"
-    with pytest.raises(ValueError, match=message):
-        truncated_ridge(np.ones((4, 6, 3)), np.ones((4, 6)), 4)
+def test_a_traced_penalty_out_of_range_is_a_status_and_no_numbers(rng):
+    data = reference.draw(rng, CLIENTS, 12, FEATURES)
+    run = jax.jit(lambda penalty: truncated_ridge(data.inputs, data.targets, RANK, penalty=penalty))
+    alone = jax.jit(lambda penalty: local_ridge(data.inputs, data.targets, penalty=penalty))
+    assert run(0.1).status == Status.converged and bool(jnp.isfinite(alone(0.1)).all())
+    for penalty in (np.nan, -1.0, 0.0, np.inf):
+        found = run(penalty)
+        assert found.status == Status.invalid_argument
+        assert all(bool(jnp.isnan(array).all()) for array in (found.basis, found.heads, alone(penalty)))
+    # One lane of a map spoils no other.
+    lanes = jax.vmap(run)(jnp.array([0.1, -1.0]))
+    assert (lanes.status == Status.invalid_argument).tolist() == [False, True]
+    np.testing.assert_allclose(lanes.heads[0] @ lanes.basis[0].T, run(0.1).coefficients, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rank", "must_be"),
+    [(4, r"between 1 and min\(features, clients\) = 3"), (True, r"an integer, static inside a trace")],
+)
+def test_a_bad_rank_is_refused(rank, must_be):
+    with pytest.raises(ValueError, match=rf"^rank must be {must_be}, got {rank}\.$"):
+        truncated_ridge(np.ones((4, 6, 3)), np.ones((4, 6)), rank)
 
 
 def test_jit_vmap_dtype_traces_and_bad_data_inside_a_trace(rng, dtype, data):

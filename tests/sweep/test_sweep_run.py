@@ -268,20 +268,119 @@ def test_no_flipped_bit_in_a_block_changes_a_result(tmp_path_factory, data):
 FLIPPED: dict = {}
 
 
-def test_a_damaged_manifest_is_reported_and_the_blocks_are_kept(tmp_path):
-    run(tmp_path)
-    before = files(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"format"')
-    with pytest.warns(UserWarning, match=r"manifest\.json is not readable as JSON and is written anew"):
+def without(*path):
+    def change(manifest):
+        *way, last = path
+        for name in way:
+            manifest = manifest[name]
+        del manifest[last]
+
+    return change
+
+
+def with_value(value, *path):
+    def change(manifest):
+        *way, last = path
+        for name in way:
+            manifest = manifest[name]
+        manifest[last] = value
+
+    return change
+
+
+FIRST = cell_id(Small(3))
+LANES = "arguments.lane_width must be an integer of 1 or more, got"
+DAMAGED = {
+    "no_format": (without("format"), 'format must be "clairjax sweep 1"'),
+    "other_format": (with_value("npm", "format"), 'format must be "clairjax sweep 1"'),
+    "no_arguments": (without("arguments"), "arguments and cells must be objects"),
+    "arguments": (with_value([1], "arguments"), "arguments and cells must be objects"),
+    "no_cells": (without("cells"), "arguments and cells must be objects"),
+    "cells": (with_value([1], "cells"), "arguments and cells must be objects"),
+    "no_lanes": (without("arguments", "lane_width"), f"{LANES} null"),
+    "lanes": (with_value("4", "arguments", "lane_width"), f'{LANES} "4"'),
+    "zero_lanes": (with_value(0, "arguments", "lane_width"), f"{LANES} 0"),
+    "cell": (with_value(None, "cells", FIRST), f"cells.{FIRST}.fields must be an object"),
+    "no_fields": (without("cells", FIRST, "fields"), f"cells.{FIRST}.fields must be an object"),
+    "no_program": (without("cells", FIRST, "program"), f"cells.{FIRST}.program must be a string"),
+    "program": (with_value(3, "cells", FIRST, "program"), f"cells.{FIRST}.program must be a string"),
+    "seconds": (with_value("1", "wall_seconds"), 'wall_seconds must be a number, got "1"'),
+    "compiling": (
+        with_value([], "cells", FIRST, "compile_seconds"),
+        f"cells.{FIRST}.compile_seconds must be a number, got []",
+    ),
+}
+TEXTS = ["", '{"format"', "hello", "[1]", "null", "3", "[" * 100_000, "\ufeff"]
+
+
+def refused(out, message, **options):
+    """The folder is refused with this message, and stays as it was."""
+    before, text = files(out), (out / "manifest.json").read_bytes()
+    with pytest.raises(ValueError) as error:
+        run(out, **options)
+    assert str(error.value) == (
+        f"out: {out} holds something else than a sweep: in {out / 'manifest.json'}, {message}. "
+        "Choose a new folder, or delete that file if it is what is left of this sweep's."
+    )
+    assert files(out) == before and (out / "manifest.json").read_bytes() == text
+
+
+@pytest.mark.parametrize("lane_width", [None, 4])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_manifest_is_refused_by_what_is_wrong(tmp_path, name, lane_width):
+    change, message = DAMAGED[name]
+    run(tmp_path, cells=SMALL[:1])
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    change(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    refused(tmp_path, message, cells=SMALL[:1], lane_width=lane_width)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:8]))
+def test_a_foreign_manifest_is_left_alone(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    refused(tmp_path, 'format must be "clairjax sweep 1"' if text in ("[1]", "null", "3") else "must be JSON")
+
+
+def test_a_folder_named_manifest_is_refused(tmp_path):
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(ValueError, match="holds something else than a sweep"):
         run(tmp_path)
+
+
+def test_blocks_outlive_a_manifest_that_was_deleted(tmp_path):
+    first = run(tmp_path)
+    before = files(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    assert digest(run(tmp_path)) == digest(first)
     assert files(tmp_path) == before
 
 
-def test_a_foreign_manifest_is_left_alone(tmp_path):
-    (tmp_path / "manifest.json").write_text("[1]")
-    with pytest.raises(ValueError, match=r"out: .* must be a new folder or one of this sweep"):
-        run(tmp_path)
-    assert (tmp_path / "manifest.json").read_text() == "[1]"
+def test_the_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"^out: must be a folder, got ''\.$"):
+        run("")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("name", ["file", "allow_pickle", "__block__", "a.npy", 3])
+def test_outputs_that_a_block_cannot_hold_are_refused_before_anything_runs(tmp_path, name, stored):
+    out = tmp_path / "new" if stored else None
+    with pytest.raises(ValueError) as error:
+        run(out, fn=lambda key, cell: {name: jnp.ones(())})
+    bad = f"got {name!r}." if name in ("a.npy", 3) else f"got output {name}."
+    assert str(error.value).startswith("replicate: ") and str(error.value).endswith(bad)
+    assert not (tmp_path / "new").exists()
+
+
+def test_fields_may_have_the_names_that_outputs_may_not(tmp_path):
+    class Cell(NamedTuple):
+        file: int
+
+    for _ in range(2):
+        (found,) = run(tmp_path, cells=[Cell(3)], fn=lambda key, cell: {"a": jnp.ones(cell.file)}).arrays.values()
+        assert found["a"].shape == (10, 3)
 
 
 def test_what_a_write_left_behind_is_ignored_and_other_files_are_untouched(tmp_path):
@@ -321,7 +420,8 @@ def test_manifest_says_what_was_run(tmp_path):
         ({"fn": lambda key, cell: {"size": 1.0}}, "must not share a name"),
         (
             {"fn": lambda key, cell: {"replicate": 1.0}},
-            "outputs not cell, replicate, compile_seconds, run_seconds; got output replicate.",
+            "outputs not cell, replicate, compile_seconds, run_seconds, file, allow_pickle, __block__; "
+            "got output replicate.",
         ),
         ({"fn": lambda key, cell: {}}, "replicate: it must return a non-empty dict"),
         ({"fn": lambda key, cell: {"key": key}}, "replicate: it must return a non-empty dict of boolean"),
