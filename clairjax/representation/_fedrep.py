@@ -70,7 +70,7 @@ def fedrep(
     >>> from clairjax.representation import fedrep
     >>> problem = LinearTasks(clients=15, features=10, samples=200).generate(key=jax.random.key(0))
     >>> found = fedrep(problem.inputs, problem.targets, 2, key=jax.random.key(1))
-    >>> (found.basis.T @ found.basis).round(3).tolist()
+    >>> abs(found.basis.T @ found.basis).round(3).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
     inputs, targets = validate_linear(inputs, targets, rank)
