@@ -64,8 +64,20 @@ def save(
     return content
 
 
-def check_out(adapters: Adapters, out: Path, force: bool) -> None:
-    """Refuse a folder that `save` would refuse; before the work, which does not depend on it."""
+def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> None:
+    """Refuse a folder that `save` would refuse, before the work and not after it.
+
+    **Arguments:** `adapters`, of `load`. `out`, `force`: as in `save`.
+
+    **Raises:** `ValueError` for a link, a file, a folder with clients in it, and one that is in use: with `force`, one
+    that holds anything but what an earlier `save` wrote.
+
+    **Cost:** reads one list of names and `report.json`.
+
+    >>> import clairjax as cj
+    >>> cj.adapters.check_out(cj.adapters.load(folders), "refined", False)  # doctest: +SKIP
+    """
+    out = Path(out)
     if out.is_symlink():
         raise _validate.fail("out", "a folder of its own", f"a link, {out}")
     if out.exists() and not out.is_dir():
