@@ -1,11 +1,12 @@
 """Eager guards: each names the argument, what it must be and what came. Values inside a trace are not looked at."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 
 def fail(name: str, must_be: str, got: object) -> ValueError:
@@ -41,21 +42,26 @@ def client_matrices(weights: Any, name: str = "weights") -> Array:
     return jnp.asarray(weights)
 
 
+def one_number(value: Any, name: str) -> None:
+    """Not an array of several; also inside a trace."""
+    if np.shape(value) != ():
+        raise fail(name, "one number", f"shape {np.shape(value)}")
+
+
 def positive(value: Any, name: str) -> None:
-    """A number, or each of an array of them; the first that is not is named."""
-    if concrete(value):
-        values = np.ravel(np.asarray(value))
-        refused = values[~((values > 0) & np.isfinite(values))]
-        if refused.size:
-            raise fail(name, "positive and finite", refused[0])
+    one_number(value, name)
+    if concrete(value) and not 0 < float(value) < float("inf"):
+        raise fail(name, "positive and finite", value)
 
 
 def between(value: Any, name: str, low: float, high: float) -> None:
+    one_number(value, name)
     if concrete(value) and not low < float(value) < high:
         raise fail(name, f"above {low:g} and below {high:g}", value)
 
 
 def not_negative(value: Any, name: str) -> None:
+    one_number(value, name)
     if concrete(value) and not 0 <= float(value) < float("inf"):
         raise fail(name, "at least 0 and finite", value)
 
@@ -68,3 +74,20 @@ def at_least(value: Any, name: str, least: int) -> None:
 
 def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def traced_in_range(
+    *, positive: Iterable[Any] = (), not_negative: Iterable[Any] = (), holds: Iterable[Any] = ()
+) -> Bool[Array, ""] | bool:
+    """Whether every traced number is finite and above (or at least) zero, and every traced condition holds.
+
+    What is None or known outside the trace has been looked at already, and counts as in range.
+    """
+    traced = [(value > 0) & jnp.isfinite(value) for value in _unseen(positive)]
+    traced += [(value >= 0) & jnp.isfinite(value) for value in _unseen(not_negative)]
+    traced += _unseen(holds)
+    return jnp.stack([jnp.all(each) for each in traced]).all() if traced else True
+
+
+def _unseen(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if value is not None and not concrete(value)]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import compress
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NoReturn
@@ -18,13 +19,14 @@ if _missing := [name for name in _EXTRA if find_spec(name) is None]:
 import jax  # noqa: E402
 import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
-from rich.progress import Progress  # noqa: E402
 from rich.table import Table  # noqa: E402
+from rich.text import Text  # noqa: E402
 
 from . import __version__  # noqa: E402
 from . import interop as adapters  # noqa: E402
 from .experiments import EXPERIMENTS, Experiment  # noqa: E402
 from .profiling import profile as measure  # noqa: E402
+from .sweep._progress import Progress  # noqa: E402
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -78,7 +80,12 @@ def _folder(text: str) -> Path:
 
 
 Name = Annotated[Any, typer.Argument(parser=_experiment, metavar="NAME", help="As `clairjax list` prints it.")]
-Size = Annotated[Preset, typer.Option(help="smoke: under a minute; laptop: minutes on two cores; paper: as printed.")]
+Size = Annotated[
+    Preset,
+    typer.Option(
+        help="smoke: a minute or two, nearly all compilation; laptop: minutes on two cores; paper: as printed."
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all draws.")]
 Dtype = Annotated[Precision, typer.Option(help="Precision of everything.")]
 Changes = Annotated[
@@ -125,7 +132,7 @@ def reproduce(
     if out is None:
         out = Path("results") / experiment.name / "-".join([preset, dtype, f"seed{seed}", *(changes or [])])
     try:
-        results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out)
+        results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out, progress=True)
     except ValueError as error:
         _refuse(error)
     except OSError as error:
@@ -226,34 +233,37 @@ def refine(
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error, where that is a terminal."""
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda module: bar.update(task, advance=1, description=module)
+    with Progress(total, True) as bar:
+
+        def step(module: str) -> None:
+            bar.show(module)
+            bar.advance(1)
+
+        yield step
 
 
 def _refine_tables(content: dict[str, Any]) -> tuple[Table, Table]:
-    modules = Table("module", "shared rank", "refined rank", "voted out (votes)", "largest error", "status", box=None)
+    """`Text`, since brackets in a name are no markup."""
+    written = any(module["refined_rank"] is not None for module in content["modules"].values())
+    columns = ["module", "shared rank", "refined rank", "voted out (votes)", "largest error", "status"]
+    shown = [written or column not in ("refined rank", "largest error") for column in columns]
+    modules = Table(*compress(columns, shown), box=None)
     for name, module in content["modules"].items():
         out = [f"{who} ({one['votes']:.0%})" for who, one in module["clients"].items() if not one["member"]]
         errors = [one["truncation_error"] for one in module["clients"].values() if "truncation_error" in one]
         refined = module["refined_rank"]
-        modules.add_row(
-            name,
-            str(module["shared_rank"]),
-            "" if refined is None else str(refined),
-            ", ".join(out),
-            f"{max(errors):.1%}" if errors else "",
-            module["status"].split(":")[0].split(",")[0],
-        )
+        ranks = [str(module["shared_rank"]), "" if refined is None else str(refined)]
+        status = module["status"].split(":")[0].split(",")[0]
+        row = [name, *ranks, ", ".join(out), f"{max(errors):.1%}" if errors else "", status]
+        modules.add_row(*map(Text, compress(row, shown)))
     clients = Table("client", "verdict", "voted out of", "median distance / threshold", box=None)
     for name, client in content["clients"].items():
         distances = [
             module["clients"][name]["distance"] for module in content["modules"].values() if name in module["clients"]
         ]
         clients.add_row(
-            name,
-            client["verdict"] + (f" ({client['reason']})" if client["reason"] else ""),
+            Text(name),
+            Text(client["verdict"] + (f" ({client['reason']})" if client["reason"] else "")),
             f"{len(client['voted_out'])} of {client['modules']} modules",
             f"{median(distances):.2f}" if distances else "",
         )

@@ -115,10 +115,23 @@ def test_the_same_command_resumes_and_more_replicates_extend(invoke, tmp_path):
     first = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
     blocks = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/block-*.npz")}
     again = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
-    assert again.output.split("Results")[0] == first.output.split("Results")[0]
+    assert again.stdout.split("Results")[0] == first.stdout.split("Results")[0]
     more = invoke("reproduce", "sines", "--preset", "smoke", "--replicates", 5, "--out", "out")
     assert more.exit_code == 0 and "1 cells x 5 replicates" in more.output
     assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
+
+
+def test_progress_goes_to_standard_error_in_plain_lines(invoke):
+    done = invoke("reproduce", "sines", "--out", "out")
+    assert done.stderr.startswith("prepare: 0 of 16, ") and ": 16 of 16, " in done.stderr
+    assert "\r" not in done.stderr and "of 16" not in done.stdout
+    assert 3 <= len(done.stderr.splitlines()) <= 11
+    again = invoke("reproduce", "sines", "--out", "out")
+    assert [line.split(",")[0] for line in again.stderr.splitlines()] == [
+        "prepare: 0 of 16",
+        "prepare: 8 of 16",
+        "prepare: 16 of 16",
+    ]
 
 
 def test_the_default_folder_tells_presets_seeds_and_dtypes_apart(invoke, tmp_path):
@@ -267,10 +280,11 @@ def test_results_that_cannot_be_written_are_one_line_and_the_blocks_are_kept(inv
     (tmp_path / "out" / "report.md").unlink()
     (tmp_path / "out" / "report.md").mkdir()
     done = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
-    assert done.exit_code == 1 and done.stderr.startswith("Error: ") and "report.md" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert done.exit_code == 1 and last.startswith("Error: ") and "report.md" in last
     (tmp_path / "out" / "report.md").rmdir()
     again = invoke("reproduce", "sines", "--preset", "smoke", "--out", "out")
-    assert again.output.split("Results")[0] == first.output.split("Results")[0]
+    assert again.stdout.split("Results")[0] == first.stdout.split("Results")[0]
     assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
 
 

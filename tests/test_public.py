@@ -66,7 +66,7 @@ MAY_IMPORT = {
         "profiling",
     },
     "interop": {"alignment"},
-    "cli": {"experiments", "interop", "profiling"},
+    "cli": {"experiments", "interop", "profiling", "sweep"},
 }
 EVERYONE = {"_typing", "_status", "_validate", "_loop"}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}

@@ -37,24 +37,12 @@ def traced_in_range(
     step: ScalarLike | None = None,
 ) -> Bool[Array, ""] | bool:
     """Whether all that the guards below could not look at, because it is traced, is as they want it."""
-    holds: list[Any] = []
-    for value in () if penalty is None else (penalty.low_rank, penalty.sparse):
-        holds.append(True if _validate.concrete(value) else _positive(value))
+    penalties = () if penalty is None else (penalty.low_rank, penalty.sparse)
+    holds: list[Any] = [True if threshold is None else threshold >= 0, (vote_share > 0) & (vote_share < 1)]
     if pair_weights is not None and not _validate.concrete(pair_weights):
-        others = _positive(pair_weights) | jnp.eye(len(pair_weights), dtype=bool)
-        holds.append((others & (pair_weights == pair_weights.T)).all())
-    for least_zero in (threshold, rtol):
-        holds.append(True if least_zero is None or _validate.concrete(least_zero) else least_zero >= 0)
-    if step is not None and not _validate.concrete(step):
-        holds.append(_positive(step))
-    if not _validate.concrete(vote_share):
-        holds.append((vote_share > 0) & (vote_share < 1))
-    traced = [each for each in holds if each is not True]
-    return jnp.stack(traced).all() if traced else True
-
-
-def _positive(value: Any) -> Array:
-    return (value > 0) & jnp.isfinite(value)
+        positive = (pair_weights > 0) & jnp.isfinite(pair_weights)
+        holds.append((positive | jnp.eye(len(pair_weights), dtype=bool)) & (pair_weights == pair_weights.T))
+    return _validate.traced_in_range(positive=[*penalties, step], not_negative=[rtol], holds=holds)
 
 
 def cast(penalty: Penalty, weights: Array | LowRankMatrices) -> Penalty:

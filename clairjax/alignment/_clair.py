@@ -135,6 +135,13 @@ def clair(
     **Returns:** `ClairResult`, or `LowRankClairResult` of `LowRankMatrices`. Without a majority nobody is a member,
     nothing is refined and the status says so.
 
+    **Limits:** what a client does inside the row space is never held against it. So strangers that share a row space
+    of their own, small enough for both to fit into `max_rank`, may be taken for members, the rank found being that of
+    the sum. In trials (10 clients, rank 2, theirs 1 or 2, noise) that happened always with five such strangers, in 52
+    to 97 % of draws with four, 7 to 75 % with three, at most 3 % with two; without noise with one, too. With the true
+    `rank` given it was at most 2 % with three, 23 % with four. A minority of strangers that each have a row space of
+    their own is found.
+
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 
     **Source:** CLAIR sections 3-4, (5)-(9), Algorithm 1. The paper's procedure to the letter is

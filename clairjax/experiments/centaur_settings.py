@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .. import _validate
 from .._typing import Key
 from ..subspaces import subspace_distance
 from ..sweep import Results
@@ -28,7 +29,16 @@ SHARES = (0.1, 0.3, 1.0)  # of the clip norms that are never reached
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant(centaur_tradeoff.Budget):
+class _AtOne(centaur_tradeoff.Budget):
+    """A search at one ε; `--set epsilons=4` changes it."""
+
+    def __post_init__(self) -> None:
+        if len(self.epsilons) != 1:
+            raise _validate.fail("epsilons", "one value, at which to search", self.epsilons)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(_AtOne):
     """CENTAUR with a constant step, for each clip norm and path. `purpose` gives it keys of its own."""
 
     rounds: int = 40
@@ -37,7 +47,7 @@ class Constant(centaur_tradeoff.Budget):
 
 
 @dataclasses.dataclass(frozen=True)
-class Server(centaur_tradeoff.Budget):
+class Server(_AtOne):
     """Perturbed least squares for each share of the clip norms that are never reached."""
 
     rounds: int = 4
@@ -59,7 +69,7 @@ def cells(preset: CentaurSettings) -> tuple[Cell, ...]:
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     """Distance at each point of the cell's grid."""
     problem, start, run_key = draw(key, cell.model)
-    noise = noise_for(EPSILON, cell.rounds)
+    noise = noise_for(cell.epsilons[0], cell.rounds)
 
     def constant(turn: tuple[Array, Array]) -> Array:
         setting = Setting(cell.rounds, turn[0], turn[1], cell.from_start)  # type: ignore[union-attr]
@@ -94,7 +104,8 @@ def report(results: Results) -> list[Table]:
             server.append((str(cell.rounds), *figures))
         elif isinstance(cell, Constant):
             constant.append(("at 0.2" if cell.from_start else "random", str(cell.rounds), *figures))
-    note = f"Mean distance at ε = {EPSILON:g} ({ADJACENCY}), the smallest of a grid."
+    (epsilon,) = results.cells[0].epsilons  # type: ignore[attr-defined]
+    note = f"Mean distance at ε = {epsilon:g} ({ADJACENCY}), the smallest of a grid."
     return [
         Table("CENTAUR with a constant step", ("start", "rounds", "distance", "ζ", "η T ζ"), tuple(constant), (note,)),
         Table("Jain et al., from 0.2", ("rounds", "distance", "share of the unreached norm"), tuple(server), (note,)),

@@ -94,26 +94,26 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
     for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
-        clients = [cell.clients for cell in row]
+        sizes = [cell.benign - 1 for cell in row]
         for (name, label), (marker, fill) in zip(SERIES.items(), (("o", None), ("s", "none")), strict=True):
             points = [distances(results, cell, name) for cell in row]
-            line = fit(clients, points)
+            line = fit(sizes, points)
             values, errors = zip(*points, strict=True)
             size = 8 if fill else 4  # the one around the other where they coincide
             (drawn, *_) = axis.errorbar(
-                clients, values, errors, fmt=marker, markersize=size, markerfacecolor=fill, capsize=2, label=label
+                sizes, values, errors, fmt=marker, markersize=size, markerfacecolor=fill, capsize=2, label=label
             )
-            axis.plot(clients, [line.at(k) for k in clients], color=drawn.get_color(), linewidth=0.9)
+            axis.plot(sizes, [line.at(x) for x in sizes], color=drawn.get_color(), linewidth=0.9)
             place = (0.96, 0.95) if name == "auto" else (0.96, 0.87)
-            text = f"slope {line.slope.text(2)}"
+            text = f"slope on |C| − 1: {line.slope.text(2)}"
             axis.text(
                 *place, text, color=drawn.get_color(), transform=axis.transAxes, ha="right", va="top", fontsize=9
             )
         start = distances(results, row[0], "auto").value
-        guide = [start * (k / clients[0]) ** THEORY for k in clients]
-        axis.plot(clients, guide, "k--", linewidth=0.8, label="theory, slope −1/2")
-        axis.set(title=f"p = q = {dimension}, n = {row[0].samples}", xlabel="clients K", xscale="log")
-        axis.set_xticks(clients, [str(k) for k in clients])
+        guide = [start * (x / sizes[0]) ** THEORY for x in sizes]
+        axis.plot(sizes, guide, "k--", linewidth=0.8, label="theory, slope −1/2")
+        axis.set(title=f"p = q = {dimension}, n = {row[0].samples}", xlabel="members but one, |C| − 1", xscale="log")
+        axis.set_xticks(sizes, list(map(str, sizes)))
         axis.minorticks_off()
     axes[0].set_ylabel("‖P_Â − P_A‖")
     if any(distances(results, cell, name).value > 0 for row in groups.values() for cell in row for name in SERIES):

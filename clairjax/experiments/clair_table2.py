@@ -139,11 +139,10 @@ def _errors(results: Results, ordered: list[Cell]) -> Table:
             f"{label}: {totals[0]} benign clients excluded, {totals[1]} contaminated clients kept, "
             f"rank other than {RANK} in {wrong} replicates."
         )
+    columns = (*SIZE_TITLES, "replicate", "c", "method", "benign excluded", "contaminated kept", "rank found")
+    none = ("none", *[""] * (len(columns) - 1))
     return Table(
-        "Where each method errs: replicates with a wrong set",
-        (*SIZE_TITLES, "replicate", "c", "method", "benign excluded", "contaminated kept", "rank found"),
-        tuple(listed[:LISTED]),
-        tuple(notes),
+        "Where each method errs: replicates with a wrong set", columns, tuple(listed[:LISTED]) or (none,), tuple(notes)
     )
 
 

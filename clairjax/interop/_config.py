@@ -6,9 +6,11 @@ Every field is known by name: it changes nothing in the update, or it is used he
 import json
 import math
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 
@@ -75,8 +77,15 @@ class Settings:
 
 
 def matching(patterns: Iterable[str], module: str) -> str:
-    """The first pattern that matches the end of a module's name, from a dot on: PEFT's rule, to the letter."""
-    return next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), module)
+    """The first pattern that matches the end of a module's name, from a dot on: PEFT's rule, to the letter.
+
+    So a client can write a pattern that takes for ever, here as there; an interrupt ends it.
+    """
+    return next((each for each in patterns if _ending(each).match(module)), module)
+
+
+def _ending(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(.*\.)?({pattern})$")
 
 
 def read_settings(folder: Path, client: str) -> Settings:
@@ -84,13 +93,21 @@ def read_settings(folder: Path, client: str) -> Settings:
     if not path.is_file():
         raise ValueError(f"client {client} must be a folder with a PEFT adapter, got no {CONFIG} in {folder}.")
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"client {client}: {CONFIG} must be JSON, got {error}.") from None
+        fields = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+    except (ValueError, RecursionError) as error:
+        what = f"{CONFIG} must be JSON, no deep nesting and no name twice"
+        raise ValueError(f"client {client}: {what}, got {error}.") from None
     if not isinstance(fields, dict):
         raise ValueError(f"client {client}: {CONFIG} must hold an object, got {type(fields).__name__}.")
     _check(fields, client)
     return Settings(client, fields)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} twice")
+    return dict(pairs)
 
 
 def _check(fields: dict[str, Any], client: str) -> None:
@@ -100,22 +117,56 @@ def _check(fields: dict[str, Any], client: str) -> None:
         if name in NEUTRAL:
             if value not in NEUTRAL[name]:
                 what = f"{name} must be {NEUTRAL[name][0]!r}: with it the update is not scale · B · A"
-                raise ValueError(f"client {client}: {what}, got {value!r}.")
+                raise _refusal(client, what, value)
         elif name not in HARMLESS | USED:
             advice = "a later PEFT may have given it a meaning; remove it if it changes nothing"
             raise ValueError(f"client {client}: {CONFIG} must have known fields only ({advice}), got {name!r}.")
     start = fields.get("init_lora_weights", True)
     if not any(start is plain or start == plain for plain in PLAIN_STARTS):
         what = "init_lora_weights must leave the base model as it is (convert the adapter with PEFT first)"
-        raise ValueError(f"client {client}: {what}, got {start!r}.")
-    for name in ("r", "lora_alpha", *(fields.get("rank_pattern") or {}), *(fields.get("alpha_pattern") or {})):
-        for table in (fields, fields.get("rank_pattern") or {}, fields.get("alpha_pattern") or {}):
-            if name in table and not _positive(table[name]):
-                raise ValueError(f"client {client}: {name} must be a positive number, got {table[name]!r}.")
+        raise _refusal(client, what, start)
+    for name, (what, good) in VALUES.items():
+        if name in fields and not good(fields[name]):
+            raise _refusal(client, f"{name} must be {what}", fields[name])
+    for pattern, (what, good) in {"rank_pattern": VALUES["r"], "alpha_pattern": VALUES["lora_alpha"]}.items():
+        _check_pattern(fields.get(pattern), pattern, what, good, client)
+
+
+def _check_pattern(values: Any, field: str, what: str, good: Callable[[Any], bool], client: str) -> None:
+    if not isinstance(values, dict | None):
+        raise _refusal(client, f"{field} must be an object", values)
+    for pattern, value in (values or {}).items():
+        try:
+            _ending(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            what = f"{field} must have regular expressions for names ({error})"
+            raise _refusal(client, what, pattern) from None
+        if not good(value):
+            raise _refusal(client, f"{field} of {shortened(pattern)} must be {what}", value)
+
+
+def _refusal(client: str, what: str, got: Any) -> ValueError:
+    return ValueError(f"client {client}: {what}, got {shortened(got)}.")
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and _positive(value)
+
+
+def _names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+
+
+VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "r": ("a positive integer", _whole),
+    "lora_alpha": ("a positive number", _positive),
+    "use_rslora": ("true or false", lambda value: isinstance(value, bool)),
+    "modules_to_save": ("a list of names or null", _names),
+}
 
 
 def refined_fields(settings: Settings, ranks: dict[str, int], scales: dict[str, float]) -> dict[str, Any]:

@@ -2,22 +2,20 @@
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ._config import Settings, read_settings
+from ._tensors import FLOATS, KINDS, headers, read, wide
 
 
 WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."
 KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(?P<end>\.weight)?")
-MODULE = re.compile(r"\w+(\.\w+)*")
-FLOATS = {"F16", "BF16", "F32", "F64"}
+MODULE = re.compile(r"[\w-]+(\.[\w-]+)*")
+PAIRS = ({"lora_A", "lora_B"}, {"lora_embedding_A", "lora_embedding_B"})
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ class Folder:
     carried: tuple[str, ...]
 
     def read(self, keys: list[str] | tuple[str, ...]) -> dict[str, np.ndarray]:
-        with opened(self.path / WEIGHTS, self.name) as file:
-            return {key: file.get_tensor(key) for key in keys}
+        return read(self.path / WEIGHTS, self.name, keys)
 
     def factors(self, module: str) -> tuple[np.ndarray, np.ndarray, float]:
         """B [out, rank] and A [rank, in] in float32 (float64 stays), and the scale."""
@@ -59,23 +56,6 @@ class Folder:
         tensors = self.read([place.up_key, place.down_key])
         up, down = (wide(tensors[key]) for key in (place.up_key, place.down_key))
         return up, down, self.settings.scale(module)
-
-
-def wide(tensor: np.ndarray) -> np.ndarray:
-    return tensor if tensor.dtype == np.float64 else tensor.astype(np.float32)
-
-
-@contextmanager
-def opened(path: Path, client: str) -> Iterator[Any]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise ImportError("clairjax.adapters needs safetensors: pip install 'clairjax[adapters]'") from error
-    try:
-        with safe_open(path, "numpy") as file:
-            yield file
-    except SafetensorError as error:
-        raise ValueError(f"client {client}: {WEIGHTS} must be a whole safetensors file, got: {error}.") from None
 
 
 def read_folder(path: Path, name: str) -> Folder:
@@ -93,10 +73,7 @@ def read_folder(path: Path, name: str) -> Folder:
                 f"client {name} must have {WEIGHTS}, got the pickle {PICKLE}, which can run code: {advice}."
             )
         raise ValueError(f"client {name} must have {WEIGHTS}, got none in {path}.")
-    with opened(path / WEIGHTS, name) as file:
-        slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        tensors = {key: (tuple(one.get_shape()), one.get_dtype()) for key, one in slices.items()}
-    modules, carried = _sort(tensors, settings, name)
+    modules, carried = _sort(headers(path / WEIGHTS, name), settings, name)
     return Folder(name, path, settings, modules, carried)
 
 
@@ -105,17 +82,19 @@ def _sort(
 ) -> tuple[dict[str, Factors], tuple[str, ...]]:
     found: dict[str, dict[str, str]] = {}
     carried = []
-    for key in tensors:
+    for key, (_, kind) in tensors.items():
         match = KEY.fullmatch(key)
         if match is None or bool(match["kind"]) == bool(match["end"]):
             if not _is_carried(key, settings):
                 known = "lora_A.weight, lora_B.weight, lora_embedding_A and _B, and those of modules_to_save"
                 raise ValueError(f"client {client}: tensors must be {known}, got {key!r}.")
+            if kind not in KINDS:
+                raise ValueError(f"client {client}: {key} must be of a type among {sorted(KINDS)}, got {kind}.")
             carried.append(key)
             continue
         if not MODULE.fullmatch(match["module"]):
             raise ValueError(f"client {client}: module names must be words between dots, got {match['module']!r}.")
-        found.setdefault(match["module"], {})[match["side"]] = key
+        found.setdefault(match["module"], {})[f"lora_{match['kind'] or ''}{match['side']}"] = key
     if not found:
         raise ValueError(f"client {client} must have LoRA factors, got none in {WEIGHTS}.")
     return {name: _factors(name, sides, tensors, settings) for name, sides in sorted(found.items())}, tuple(carried)
@@ -134,17 +113,19 @@ def _factors(
     module: str, sides: dict[str, str], tensors: dict[str, tuple[tuple[int, ...], str]], settings: Settings
 ) -> Factors:
     where = f"client {settings.client}, module {module}"
-    if set(sides) != {"A", "B"}:
-        raise ValueError(f"{where}: both lora_A and lora_B must be there, got lora_{next(iter(sides))} alone.")
-    (down_shape, down_kind), (up_shape, up_kind) = tensors[sides["A"]], tensors[sides["B"]]
+    if set(sides) not in PAIRS:
+        pairs = "lora_A and lora_B, or lora_embedding_A and lora_embedding_B"
+        raise ValueError(f"{where}: factors must be {pairs}, got {', '.join(sorted(sides))}.")
+    down_key, up_key = (sides[side] for side in sorted(sides))
+    (down_shape, down_kind), (up_shape, up_kind) = tensors[down_key], tensors[up_key]
     if len(down_shape) != 2 or len(up_shape) != 2:
         raise ValueError(f"{where}: factors must be matrices (convolutions are not), got {up_shape} and {down_shape}.")
-    if {down_kind, up_kind} - FLOATS or down_kind != up_kind:
+    if {down_kind, up_kind} - set(FLOATS) or down_kind != up_kind:
         raise ValueError(f"{where}: factors must be of one type of {sorted(FLOATS)}, got {up_kind} and {down_kind}.")
     rank = settings.rank(module)
     if not up_shape[1] == down_shape[0] == rank:
         raise ValueError(f"{where}: the rank must be the configuration's, {rank}, got {up_shape} and {down_shape}.")
-    return Factors(sides["B"], sides["A"], up_shape, down_shape, up_kind)
+    return Factors(up_key, down_key, up_shape, down_shape, up_kind)
 
 
 def client_names(paths: list[Path]) -> list[str]:

@@ -34,7 +34,7 @@ def heat_map(refinement: Refinement, path: Path) -> None:
         axis.plot([place] * len(out), out, "x", color="black", markersize=5)
     bar = figure.colorbar(image, label="median off-subspace distance / threshold")
     bar.set_ticks([0.1, 0.3, 1, 3, 10], labels=["≤ 0.1", "0.3", "1", "3", "≥ 10"])
-    axis.set_yticks(range(len(clients)), clients)
+    axis.set_yticks(range(len(clients)), clients, parse_math=False)  # names may hold a $
     for label, name in zip(axis.get_yticklabels(), clients, strict=True):
         label.set_color("black" if refinement.verdicts[name].verdict == MEMBER else "crimson")
     if len(modules) <= MOST_LABELS:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import _validate
@@ -74,12 +76,22 @@ class Refinement:
         return [name for name in self.findings[module].members if name in self.members]
 
     def refined(self, module: str) -> tuple[LowRankMatrices, RefinedFactors]:
-        """The reported and the refined factors of `members_of(module)`."""
-        import jax.numpy as jnp
+        """The reported and the refined factors of `members_of(module)`.
 
-        weights = self.adapters.factors(module, self.members_of(module))
-        everyone = jnp.ones(weights.shape[0], bool)
-        return weights, refine_members(weights, everyone, shrink=self.shrink)
+        **Raises:** `ValueError` for a module without members.
+        """
+        members = self.members_of(module)
+        if not members:
+            raise ValueError(f"module {module} must have members to be refined, got none.")
+        # Others make up the number where two are left; they are not counted, and not handed out.
+        others = [name for name in self.findings[module].clients if name not in members]
+        weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
+        counted = jnp.arange(weights.shape[0]) < len(members)
+        refined = refine_members(weights, counted, shrink=self.shrink)
+        theirs = (refined.own_up, refined.own_down, refined.common_share)
+        up, down, share = (part[: len(members)] for part in theirs)
+        kept = RefinedFactors(up, down, refined.common_up, refined.common_down, share)
+        return _some(weights, slice(len(members))), kept
 
 
 def refine(
@@ -120,6 +132,7 @@ def refine(
     """
     if rank is not None:
         _validate.at_least(rank, "rank", 1)
+        _check_fits(rank, adapters)
     _validate.between(tolerance, "tolerance", 0, 1)
     unusable = _unusable(adapters)
     if len(adapters.clients) - len(unusable) < LEAST:
@@ -140,10 +153,19 @@ def refine(
     return Refinement(adapters, findings, verdicts, rank, float(tolerance), shrink, tuple(notices))
 
 
+def _check_fits(rank: int, adapters: Adapters) -> None:
+    for module, (first, *_) in adapters.modules.items():
+        side = min(adapters.clients[first].modules[module].matrix)
+        if rank > side:
+            raise _validate.fail("rank", f"at most {side}, the smallest side of module {module}", rank)
+
+
 def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
-    first = _first_of_copies(adapters, module, names)
+    weights = adapters.factors(module, names)
+    first = _first_of_copies(weights, names)
     voters = tuple(dict.fromkeys(first.values()))
-    weights = adapters.factors(module, voters)
+    if voters != names:
+        weights = _some(weights, np.array([names.index(name) for name in voters]))
     found = clair(weights)
     off_subspace = np.asarray(found.off_subspace)
     others = ~np.eye(len(voters), dtype=bool)
@@ -166,11 +188,15 @@ def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
     )
 
 
-def _first_of_copies(adapters: Adapters, module: str, names: tuple[str, ...]) -> dict[str, str]:
+def _some(weights: LowRankMatrices, places: slice | np.ndarray) -> LowRankMatrices:
+    return jax.tree.map(lambda leaf: leaf[places], weights)
+
+
+def _first_of_copies(weights: LowRankMatrices, names: tuple[str, ...]) -> dict[str, str]:
     """For each client the first with the same matrix, however factored, or nearly the same. Copies vote once:
     otherwise a few parties that send one adapter would make its row space look shared. All stay as they are where
     less than `LEAST` are left."""
-    squares = _squared_distances(adapters.factors(module, names))
+    squares = _squared_distances(weights)
     pairs = np.sort(squares[np.triu_indices(len(names), 1)])
     usual = pairs[len(pairs) // 5]  # within a majority, whatever the others are
     own = np.square(NEAR) * usual
@@ -215,7 +241,7 @@ def _unusable(adapters: Adapters) -> dict[str, str]:
             if not (np.isfinite(up).all() and np.isfinite(down).all()):
                 reasons[name] = f"NaN or infinite values in module {module}"
                 break
-            if not abs(scale) * np.linalg.norm(up) * np.linalg.norm(down) < bound:
+            if not abs(scale) * float(np.linalg.norm(up)) * float(np.linalg.norm(down)) < bound:
                 reasons[name] = f"values too large for float32 in module {module}"
                 break
     return reasons

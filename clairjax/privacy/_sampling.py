@@ -55,8 +55,8 @@ class Poisson(eqx.Module):
         return jax.random.bits(key, (clients,), jnp.uint32) < np.uint32(self.sides)
 
     def normaliser(self, clients: int) -> float:
-        """The public number to divide a round's sum by."""
-        return self.rate * clients
+        """The public number to divide a round's sum by: how many the coin draws, in the mean."""
+        return clients * self.sides / COIN
 
     def rounds(
         self, noise_multiplier: ScalarLike, rounds: int, *, clients: int | None = None, label: str = "rounds"

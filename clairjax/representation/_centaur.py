@@ -13,8 +13,15 @@ from .._typing import Key, ScalarLike
 from ..kernels import block_norms, gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
-from ._arguments import argument_status, traced_in_range
-from ._linear import HIGHEST, LinearClients, Representation, input_status, least_squares_heads, validate_linear
+from ._linear import (
+    HIGHEST,
+    LinearClients,
+    Representation,
+    argument_status,
+    input_status,
+    least_squares_heads,
+    validate_linear,
+)
 from ._power_method import PrivatePowerMethod, check_power_method
 from ._subsets import check_batch, draw_subsets
 
@@ -115,10 +122,10 @@ def centaur(
     truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
     clients, number = LinearClients.of(inputs, targets), inputs.shape[0]
     in_range = [
-        traced_in_range(positive=[clip_norm, step_size], not_negative=[noise_multiplier]),
+        _validate.traced_in_range(positive=[clip_norm, step_size], not_negative=[noise_multiplier]),
         init.traced_in_range()
         if isinstance(init, PrivatePowerMethod)
-        else traced_in_range(holds=[jnp.isfinite(start)]),
+        else _validate.traced_in_range(holds=[jnp.isfinite(start)]),
     ]
     clip_norm = jnp.asarray(clip_norm, inputs.dtype)
     steps = _step_sizes(step_size, rounds, rank, clip_norm)
@@ -189,7 +196,8 @@ def _step_sizes(
     sizes = jnp.asarray(step_size, clip_norm.dtype)
     if sizes.shape not in ((), (rounds,)):
         raise _validate.fail("step_size", f"one number or one per round ({rounds})", f"shape {sizes.shape}")
-    _validate.positive(sizes, "step_size")
+    for size in (sizes.min(), sizes.max()):
+        _validate.positive(size, "step_size")
     return jnp.broadcast_to(sizes, (rounds,))
 
 

@@ -12,13 +12,13 @@ from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import orthonormalize
-from ._arguments import argument_status, traced_in_range
 from ._flute import is_stationary, withheld
 from ._initialise import check_choice, largest_moment, orthonormal_start
 from ._linear import (
     HIGHEST,
     LinearClients,
     Representation,
+    argument_status,
     coefficients,
     input_status,
     least_squares_heads,
@@ -60,7 +60,7 @@ def fedrep(
     compared with in FLUTE, section 7.1. Departs from print: all clients take part in every round, on the same
     samples. The gradient is the mean over clients; for the sum that FLUTE uses pass M times the step. On C.1 FedRep
     at the step 0.03 oscillates with the sum and then ends 5 to 10 % above FLUTE; with the mean the two end within 8 %
-    of each other, and the edge of FLUTE grows with k.
+    of each other, and whether FLUTE's edge changes with k is within the noise.
 
     **Cost:** a round M d k (d + k) multiplications where N > d (Gram matrices), M N d k elsewhere, M Cholesky
     factors of k × k and one QR of d × k. In float32 coefficients are right to about 1e-5.
@@ -79,7 +79,7 @@ def fedrep(
     if step_size is not None:
         _validate.positive(step_size, "step_size")
     check_choice(init, "init", ("spectral", "random"))
-    in_range = traced_in_range(positive=[step_size])
+    in_range = _validate.traced_in_range(positive=[step_size])
     return _fedrep(inputs, targets, key, step_size, in_range, truth, rank, rounds, init)
 
 

@@ -11,12 +11,12 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
-from ._arguments import argument_status, traced_in_range
 from ._initialise import check_choice, largest_moment, random_start
 from ._linear import (
     HIGHEST,
     LinearClients,
     Representation,
+    argument_status,
     coefficients,
     input_status,
     mean_distance,
@@ -104,12 +104,17 @@ def flute(
             _validate.positive(value, name)
     check_choice(loss_scale, "loss_scale", ("half", "printed"))
     check_gammas(gammas)
-    in_range = traced_in_range(positive=[step_size, init_scale], holds=[_in_range(gammas, inputs.dtype)])
+    in_range = _validate.traced_in_range(positive=[step_size, init_scale], holds=[_in_range(gammas, inputs.dtype)])
     return _flute(inputs, targets, key, step_size, gammas, init_scale, in_range, truth, rank, rounds, loss_scale)
 
 
 def check_gammas(gammas: tuple[ScalarLike, ScalarLike]) -> None:
-    first, second = gammas
+    try:
+        first, second = gammas
+    except (TypeError, ValueError):
+        raise _validate.fail("gammas", "a pair of numbers (γ1, γ2)", gammas) from None
+    for gamma in (first, second):
+        _validate.one_number(gamma, "gammas: each")
     if not (_validate.concrete(first) and _validate.concrete(second)):
         return
     if not (float(second) >= 0 and -float("inf") < float(first) <= 2 * float(second) < float("inf")):

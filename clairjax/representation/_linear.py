@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
 from .._status import Status
@@ -36,8 +36,9 @@ class Representation(eqx.Module):
         """Each client's B w_i, [clients, features]."""
         return coefficients(self.basis, self.heads)
 
-    def predict(self, inputs: Float[Array, "clients samples features"]) -> Float[Array, "clients samples"]:
-        """Each client's xᵀ B w_i for its own inputs, of any number of samples."""
+    def predict(self, inputs: ArrayLike | Sequence[Any]) -> Float[Array, "clients samples"]:
+        """Each client's xᵀ B w_i for its own inputs, of any number of samples, in the dtype of the basis."""
+        inputs = jnp.asarray(_array(inputs, "inputs"), self.basis.dtype)
         clients, features = self.heads.shape[0], self.basis.shape[0]
         if inputs.ndim != 3 or inputs.shape[::2] != (clients, features):
             expected = f"of shape (clients, samples, features) = ({clients}, samples, {features})"
@@ -229,6 +230,11 @@ def input_status(clients: LinearClients) -> Status:
     data = [leaf for leaf in (clients.gram, clients.inputs) if leaf is not None]
     total = total + jnp.sum(data[0] ** 2)
     return Status.where(jnp.isfinite(total), Status.converged, Status.nonfinite_input)
+
+
+def argument_status(in_range: Bool[Array, ""] | bool) -> Status:
+    """What the guards could not look at, because it is traced, as a status."""
+    return Status.where(in_range, Status.converged, Status.invalid_argument)
 
 
 def _array(value: Any, name: str) -> Array | np.ndarray:

@@ -12,7 +12,6 @@ from .._typing import Key, ScalarLike
 from ..kernels import block_norms, clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._arguments import traced_in_range
 from ._centaur import PrivateRepresentation, check_run, given_basis, private_result
 from ._linear import HIGHEST, LinearClients, grams, least_squares_heads, validate_linear
 from ._subsets import draw_subsets
@@ -44,7 +43,7 @@ class PerturbedMoments(eqx.Module):
         return jnp.where(self.traced_in_range(), right_basis((mean + mean.T) / 2, rank)[0], jnp.nan)
 
     def traced_in_range(self) -> Bool[Array, ""] | bool:
-        return traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
+        return _validate.traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
 
     def check(self) -> None:
         _validate.positive(self.clip_norm, "clip_norm of init")
@@ -107,14 +106,14 @@ def perturbed_least_squares(
         _validate.positive(norm, name)
     start_key, rounds_key = jax.random.split(key)
     events: tuple[GaussianRounds, ...] = ()
-    in_range = [traced_in_range(positive=clip_norms, not_negative=[noise_multiplier])]
+    in_range = [_validate.traced_in_range(positive=clip_norms, not_negative=[noise_multiplier])]
     if isinstance(init, PerturbedMoments):
         init.check()
         in_range.append(init.traced_in_range())
         start, events = init.run(inputs, targets, rank, start_key), (init.event(inputs.shape[0]),)
     else:
         start = orthonormalize(given_basis(init, "init", inputs, rank, "a PerturbedMoments or an array"))
-        in_range.append(traced_in_range(holds=[jnp.isfinite(start)]))
+        in_range.append(_validate.traced_in_range(holds=[jnp.isfinite(start)]))
     truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
     clients = LinearClients.of(inputs, targets)
     whole = clients, clients.full_gram(), clients.moment

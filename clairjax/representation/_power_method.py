@@ -10,7 +10,6 @@ from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds
 from ..subspaces import subspace_distance
-from ._arguments import traced_in_range
 from ._linear import HIGHEST, validate_linear
 from ._subsets import check_batch, draw_subsets
 
@@ -45,7 +44,7 @@ class PrivatePowerMethod(eqx.Module):
         return jnp.where(self.traced_in_range(), chosen, jnp.nan)
 
     def traced_in_range(self) -> Bool[Array, ""] | bool:
-        return traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
+        return _validate.traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
 
     def _trial(self, inputs: Array, targets: Array, rank: int, key: Key) -> Array:
         """Algorithm 5."""

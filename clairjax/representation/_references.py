@@ -11,7 +11,6 @@ from jaxtyping import Array, ArrayLike, Float
 from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
-from ._arguments import traced_in_range
 from ._flute import is_stationary, withheld
 from ._linear import (
     HIGHEST,
@@ -26,7 +25,7 @@ from ._linear import (
     validate_linear,
     validate_truth,
 )
-from ._ridge import Spectra, cross_validated, ridge, truncate
+from ._ridge import Spectra, cross_validated, in_units, ridge, truncate
 
 
 def local_least_squares(
@@ -87,13 +86,14 @@ def local_ridge(
     if penalty is not None:
         _validate.positive(penalty, "penalty")
     estimates = _local_ridge(inputs, targets, penalty)
-    return jnp.where(traced_in_range(positive=[penalty]), estimates, jnp.nan)
+    return jnp.where(_validate.traced_in_range(positive=[penalty]), estimates, jnp.nan)
 
 
 @jax.jit
 def _local_ridge(inputs: Array, targets: Array, penalty: ScalarLike | None) -> Array:
+    targets, unit = in_units(targets)
     spectra = Spectra.of(inputs, targets)
-    return ridge(spectra, cross_validated(spectra) if penalty is None else jnp.asarray(penalty, inputs.dtype))
+    return unit * ridge(spectra, cross_validated(spectra) if penalty is None else jnp.asarray(penalty, inputs.dtype))
 
 
 def best_of_rank(truth: Float[Array, "clients features"], rank: int) -> Representation:

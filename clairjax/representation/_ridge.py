@@ -13,9 +13,17 @@ from .. import _validate
 from .._status import worst
 from .._typing import ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
-from ._arguments import argument_status, traced_in_range
 from ._flute import withheld
-from ._linear import HIGHEST, LinearClients, Representation, grams, input_status, solve_positive, validate_linear
+from ._linear import (
+    HIGHEST,
+    LinearClients,
+    Representation,
+    argument_status,
+    grams,
+    input_status,
+    solve_positive,
+    validate_linear,
+)
 
 
 STEPS_A_DECADE = 6
@@ -79,13 +87,14 @@ def truncated_ridge(
     inputs, targets = validate_linear(inputs, targets, rank)
     if penalty is not None:
         _validate.positive(penalty, "penalty")
-    return _truncated_ridge(inputs, targets, penalty, traced_in_range(positive=[penalty]), rank)
+    return _truncated_ridge(inputs, targets, penalty, _validate.traced_in_range(positive=[penalty]), rank)
 
 
 @partial(jax.jit, static_argnames="rank")
 def _truncated_ridge(
     inputs: Array, targets: Array, penalty: ScalarLike | None, in_range: Bool[Array, ""] | bool, rank: int
 ) -> RidgeRepresentation:
+    targets, unit = in_units(targets)
     spectra = Spectra.of(inputs, targets)
     if penalty is None:
         penalty = cross_validated(spectra)
@@ -94,8 +103,22 @@ def _truncated_ridge(
         penalty = jnp.asarray(penalty, inputs.dtype)
         estimates = ridge(spectra, penalty)
     status = worst(input_status(LinearClients.of(inputs, targets)), argument_status(in_range))
-    found = withheld(Representation(*truncate(estimates, rank), None, status))
+    basis, heads = truncate(estimates, rank)
+    found = withheld(Representation(basis, unit * heads, None, status))
     return RidgeRepresentation(found.basis, found.heads, None, status, penalty)
+
+
+def in_units(
+    targets: Float[Array, "clients samples"],
+) -> tuple[Float[Array, "clients samples"], Float[Array, ""]]:
+    """Targets over the power of two next below the largest, and that power: their squares neither vanish nor overflow.
+
+    Every digit stays as it is.
+    """
+    largest = jnp.max(jnp.abs(targets))
+    _, exponent = jnp.frexp(jnp.where(largest > 0, largest, 1))
+    unit = jnp.ldexp(jnp.ones_like(largest), exponent - 1)
+    return targets / unit, unit
 
 
 class Spectra(NamedTuple):

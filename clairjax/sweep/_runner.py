@@ -15,6 +15,7 @@ import jaxlib
 import numpy as np
 from jaxtyping import Array
 
+from .._validate import is_integer
 from ._execute import CellRun, Executor
 from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key
 from ._progress import Progress
@@ -63,9 +64,9 @@ def run(
         block that is damaged or foreign is reported by a warning and computed again. One process a folder.
     - `arguments`: JSON values to record in the manifest, and to be equal when the sweep goes on: what
         `replicate` closes over.
-    - `progress`: show a bar with the cell and its phase; None: only on a terminal. Needs the extra
-        `clairjax[experiments]`.
-    - `devices`: the devices to use; None: all devices of this process.
+    - `progress`: show the cell and its phase, on a terminal by a bar, elsewhere (and without the extra
+        `clairjax[experiments]`) by a line for each tenth of the replicates; None: the bar alone.
+    - `devices`: the devices to use, one or more; None: all devices of this process.
 
     **Returns:** `Results`: arrays with a leading replicate axis for each cell; means, standard errors,
     failures, tables.
@@ -93,8 +94,8 @@ def run(
     """
     started = time.perf_counter()
     cells = check_cells(cells)
-    _check(key, replicates, lane_width)
     devices = jax.local_devices() if devices is None else list(devices)
+    _check(key, replicates, lane_width, devices)
     store = Store(out)
     programs = {cell: trace(replicate, key, cell) for cell in cells}
     recorded = store.manifest.get("arguments", {}).get("lane_width")
@@ -112,6 +113,7 @@ def run(
     try:
         store.write_manifest()
         with Progress(len(cells) * replicates, progress) as bar:
+            bar.show("prepare")
             executor = Executor(key, replicates, lane_width, devices, store, bar)
             # Programs are compiled side by side and ahead of the cell that runs: compiling is most of a short sweep.
             compilers = ThreadPoolExecutor(os.cpu_count())
@@ -138,13 +140,15 @@ def run(
     )
 
 
-def _check(key: Array, replicates: int, lane_width: int | None) -> None:
+def _check(key: Array, replicates: int, lane_width: int | None, devices: Sequence[jax.Device]) -> None:
     if not is_key(key):
         raise ValueError(f"key: must be one typed key, as jax.random.key(seed) gives; got {key!r}.")
-    if not 1 <= replicates < 2**31:
-        raise ValueError(f"replicates: must be from 1 to 2**31 - 1, got {replicates}.")
-    if lane_width is not None and lane_width < 1:
-        raise ValueError(f"lane_width: must be 1 or more, got {lane_width}.")
+    if not is_integer(replicates) or not 1 <= replicates < 2**31:
+        raise ValueError(f"replicates: must be an integer from 1 to 2**31 - 1, got {replicates}.")
+    if lane_width is not None and (not is_integer(lane_width) or lane_width < 1):
+        raise ValueError(f"lane_width: must be an integer of 1 or more, got {lane_width}.")
+    if not devices:
+        raise ValueError("devices: at least one is needed, got none.")
 
 
 def _arguments(key: Array, lane_width: int, arguments: Mapping[str, Any] | None, device: jax.Device) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def test_inside_a_trace_the_status_tells(run):
     assert run(**GOOD_ARGUMENTS).status == Status.converged
     for name, value in BAD_ARGUMENTS:
         if name in TAKES[run]:
-            found = run(**(GOOD_ARGUMENTS | {name: value}))
+            found = run(**(GOOD_ARGUMENTS | {name: np.asarray(value, np.float64)}))  # of one type: one trace
             assert found.status == Status.invalid_argument, (name, value)
             if isinstance(found, ClairResult):
                 assert not found.members.any() and found.decomposition.status == Status.invalid_argument

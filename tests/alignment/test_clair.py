@@ -364,3 +364,15 @@ def test_values_options_and_kinds_of_array_compile_nothing_new(benign, mixed):
         clair(weights, vote_share=0.55, pair_weights=2.0)
         clair(weights, pair_weights=np.full((CLIENTS, CLIENTS), 0.1))
     assert _clair._cache_size() == compiled
+
+
+@pytest.mark.parametrize(("strangers", "taken"), [(2, False), (5, True)])
+def test_half_with_one_row_space_of_their_own_are_inside_the_sum_of_both(strangers, taken):
+    """Nothing is outside a row space that holds the members' and theirs, so that no vote can tell."""
+    draw = np.random.default_rng(5)
+    out = indicator(*range(strangers))[:, None, None]
+    shared, own = draw.normal(size=(RANK, IN)), draw.normal(size=(1, IN))
+    weights = draw.normal(size=(CLIENTS, OUT, RANK)) @ shared + out * (draw.normal(size=(CLIENTS, OUT, 1)) @ own)
+    found = clair(weights + 0.1 * draw.normal(size=weights.shape))
+    assert found.status == Status.converged and int(found.rank) == RANK + taken
+    np.testing.assert_array_equal(found.members, taken | ~out[:, 0, 0])

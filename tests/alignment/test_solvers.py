@@ -1,6 +1,8 @@
 """Every solver on every problem of the registry: against plain NumPy, a convex modelling library and the
 conditions of optimality; then what must not change when the clients change names, origin, axes or units."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -186,21 +188,28 @@ def test_warm_start():
     np.testing.assert_allclose(warm.projector, cold.projector, atol=1e-5)
 
 
+@functools.cache
+def gaps(small):
+    """On the way to the optimum and at it, where matrices up to a width of `small` have their Gram formed."""
+
+    def of(weights, penalty, pair_weights):
+        clients = DenseClients.centred(weights)
+        solve_to = lambda rtol: Factored(max_rank=3, rtol=rtol).solve(clients, Penalty(*penalty), pair_weights)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_factored, "SMALL", small)
+            return jax.vmap(solve_to)(jnp.asarray([0.3, 1e-3, 1e-9])).optimality
+
+    return jax.jit(of)
+
+
 @pytest.mark.parametrize("problem_name", PROBLEMS)
-def test_the_multiplier_is_measured_by_two_routes(problem_name, monkeypatch):
-    """Its Gram, and products with vectors alone; on the way to the optimum and at it."""
+def test_the_multiplier_is_measured_by_two_routes(problem_name):
+    """Its Gram, and products with vectors alone."""
     problem = PROBLEMS[problem_name]
-    clients = DenseClients.centred(jnp.asarray(problem.weights))
-    penalty = Penalty(*(jnp.asarray(value) for value in problem.penalty))
+    penalty = tuple(jnp.asarray(value, jnp.float64) for value in problem.penalty)
     pair_weights = jnp.broadcast_to(jnp.asarray(problem.pair_weights), (CLIENTS, CLIENTS)) * (1 - jnp.eye(CLIENTS))
-
-    def gaps():
-        solve_to = lambda rtol: Factored(max_rank=3, rtol=rtol).solve(clients, penalty, pair_weights).optimality
-        return jax.jit(jax.vmap(solve_to))(jnp.asarray([0.3, 1e-3, 1e-9]))
-
-    narrow = gaps()
-    monkeypatch.setattr(_factored, "SMALL", 0)
-    np.testing.assert_allclose(gaps(), narrow, rtol=1e-6, atol=1e-13)
+    narrow, wide = (gaps(small)(jnp.asarray(problem.weights), penalty, pair_weights) for small in (IN, 0))
+    np.testing.assert_allclose(wide, narrow, rtol=1e-6, atol=1e-13)
 
 
 def same(found, expected, *, turn=None, order=None, units=1.0):

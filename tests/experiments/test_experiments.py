@@ -137,6 +137,25 @@ def test_table2_lists_where_a_method_errs():
     assert [row[5:] for row in report[1].rows] == [("–", "–", "–")] * 2  # c = 4, 5, 6 were not drawn
 
 
+def test_table2_says_when_nothing_errs():
+    zeros = lambda cell, replicates: np.zeros(replicates, int)
+    none = dict.fromkeys(("auto_excluded", "auto_missed", "published_missed", "published_excluded"), zeros)
+    report = clair_table2.report(made("clair-table2", [Cell(50, 300, 10)], **none))
+    assert report[2].rows == (("none", *[""] * 8),)
+    assert len(report[2].notes) == 2
+
+
+def test_figure1_plots_and_fits_on_the_members_but_one(monkeypatch):
+    """The abscissa of the slopes that the README quotes."""
+    shown = []
+    monkeypatch.setattr(clair_figure1, "save", lambda figure, path: shown.append(figure))
+    law = lambda cell, replicates: 2 * (cell.benign - 1) ** -0.5 * np.linspace(0.9, 1.1, replicates)
+    clair_figure1.plot(made("clair-fig1", every_cell("clair-fig1"), auto=law, published=law), "")
+    (axis, *_) = shown[0].axes
+    assert axis.get_xlabel() == "members but one, |C| − 1"
+    assert [text.get_text().split(" ±")[0] for text in axis.texts] == ["slope on |C| − 1: -0.50"] * 2
+
+
 def test_figure1_fits_a_slope_with_its_error(key):
     """On points with known slope and known noise: unbiased, with the spread that the fit says."""
     clients = [10, 20, 40, 80]

@@ -1,5 +1,6 @@
 """The experiments of FLUTE and CENTAUR: reports and plots of made results, and what their verdicts say."""
 
+import dataclasses
 import functools
 import math
 
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 
 from clairjax import sweep
-from clairjax.experiments import EXPERIMENTS, centaur_linear, flute_figure4, flute_synthetic
+from clairjax.experiments import EXPERIMENTS, centaur_linear, centaur_settings, flute_figure4, flute_synthetic
 from clairjax.experiments._budget import noise_for
 from clairjax.experiments._centaur import NOISE, away, never_reached
-from clairjax.experiments._claims import Claim
+from clairjax.experiments._claims import Claim, both, is_above, is_positive
+from clairjax.experiments._table import Estimate
 from clairjax.privacy import epsilon
 from clairjax.subspaces import subspace_distance
 from clairjax.sweep import Results
@@ -64,12 +66,41 @@ def test_settings_are_searched_on_other_draws_than_those_shown():
     assert not keys["centaur-settings"] & (keys["centaur-tradeoff"] | keys["centaur-linear"])
 
 
-def test_a_claim_is_true_false_or_depends():
-    assert [Claim("", flags, "").verdict for flags in ([True, True], [False], [True, False, False])] == [
-        "true",
-        "false",
-        "depends (1 of 3)",
-    ]
+@pytest.mark.parametrize(
+    ("cases", "verdict"),
+    [
+        ([True, True], "true"),
+        ([False], "false"),
+        ([None, None], "undecided"),
+        ([True, False, False], "true in 1, false in 2 of 3"),
+        ([True, None, True], "true in 2, undecided in 1 of 3"),
+    ],
+)
+def test_a_claim_is_true_false_undecided_or_a_mixture(cases, verdict):
+    assert Claim("", cases, "").verdict == verdict
+
+
+def test_a_difference_within_two_standard_errors_decides_nothing():
+    found = [is_positive(Estimate(*pair)) for pair in ((2.1, 1.0), (-2.1, 1.0), (2.0, 1.0), (0.0, 0.0), (9.0, np.nan))]
+    assert found == [True, False, None, None, None]
+    noise = np.array([1.0, -1.0, 0.5])
+    assert is_above(5 + noise, 4 + noise) and is_above(4 + noise, 5 + noise) is False  # paired
+    assert is_above(noise, np.zeros(3)) is None
+    assert [both(one, other) for one, other in ((True, True), (True, None), (None, False))] == [True, None, False]
+
+
+@pytest.mark.parametrize("name", ["flute-fig1", "flute-fig3"])
+def test_noise_makes_no_verdict(name):
+    """Errors whose differences are as often of either sign, whatever the round."""
+    sign = lambda replicates: (-1.0) ** np.arange(replicates)
+    outputs = {}
+    for method, side in (("flute", 1), ("fedrep", -1), ("fedrep_random", -1), ("fedrep_sum", -1)):
+        error = lambda cell, replicates, side=side: 1 + 0.1 * side * sign(replicates)
+        outputs[method] = error
+        outputs[f"{method}_history"] = lambda cell, count, error=error: np.tile(
+            error(cell, count)[:, None], (1, len(cell.stored))
+        )
+    assert {claim.verdict for claim in flute_synthetic.claims(made(name, **outputs))} == {"undecided"}
 
 
 def test_verdicts_of_figure_3_follow_the_figures():
@@ -93,9 +124,9 @@ def test_verdicts_of_figure_3_follow_the_figures():
     outputs |= {"fedrep_random_history": history(5, 1.1), "fedrep_sum_history": history(1.1, 1.1)}
     claims = flute_synthetic.claims(made("flute-fig3", "laptop", **outputs))
     verdicts = {claim.text: claim.verdict for claim in claims}
-    assert verdicts["FLUTE ends below FedRep with the mean of the gradients, by 2 standard errors"] == "true"
+    assert verdicts["FLUTE ends below FedRep with the mean of the gradients"] == "true"
     assert verdicts["FedRep is ahead at first, FLUTE overtakes it"] == "true"
-    assert verdicts["From a random start FedRep needs more rounds than FLUTE"] == "false"  # as many
+    assert verdicts["From a random start FedRep needs more rounds than FLUTE"] == "undecided"  # as many
     assert verdicts["More clients lower FLUTE's error"] == "true"
 
 
@@ -123,6 +154,25 @@ def test_rates_and_slopes_are_fitted():
     assert found["clients n, ζ ∝ √(d k log n)"] == pytest.approx(-0.94, abs=0.02)  # √log n
     assert found["features d, ζ held"] == pytest.approx(0.5, abs=0.03)
     assert centaur_linear.NOISE == NOISE
+
+
+def test_settings_are_searched_at_the_epsilon_that_is_set(monkeypatch, key):
+    experiment, asked = EXPERIMENTS["centaur-settings"], []
+    monkeypatch.setattr(centaur_settings, "noise_for", lambda *budget: asked.append(budget) or noise_for(*budget))
+    cells = experiment.choose("smoke", experiment.parse("smoke", ["epsilons=8"]))
+    for cell in cells:
+        jax.eval_shape(functools.partial(experiment.replicate, cell=cell), key)
+    assert asked == [(8.0, cell.rounds) for cell in cells]
+    with pytest.raises(ValueError, match=r"^epsilons must be one value, at which to search, got \(1\.0, 2\.0\)\.$"):
+        experiment.choose("smoke", {"epsilons": (1.0, 2.0)})
+    results = made("centaur-settings")
+    at_8 = {cell: dataclasses.replace(cell, epsilons=(8.0,)) for cell in results.cells}
+    moved = dataclasses.replace(
+        results,
+        arrays={at_8[cell]: arrays for cell, arrays in results.arrays.items()},
+        failed={at_8[cell]: failed for cell, failed in results.failed.items()},
+    )
+    assert all("at ε = 8 (" in table.notes[0] for table in experiment.report(moved))
 
 
 def test_the_budget_is_what_it_says(key):

@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("safetensors")
 
 from folders import write, write_all
+from rich.console import Console
+from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from clairjax import cli
@@ -34,10 +36,12 @@ def test_it_reports_and_writes(invoke, tmp_path):
         "3",
     ]
     assert rows["layers.0.attn.q"][:3] == ["1", "client3", "(0%)"]
+    assert "refined rank" not in dry.stdout and "largest error" not in dry.stdout
 
     done = invoke(*clients, "--out", tmp_path / "out", "--rank", 6)
     assert done.exit_code == 0, done.output
     assert "Rule: contaminated: voted out of at least half" in done.stdout
+    assert "refined rank" in done.stdout and "largest error" in done.stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {module["refined_rank"] for module in report["modules"].values()} == {6}
     again = invoke(*clients, "--out", tmp_path / "out")
@@ -45,17 +49,42 @@ def test_it_reports_and_writes(invoke, tmp_path):
     assert invoke(*clients, "--out", tmp_path / "out", "--force", "--rank", 6).exit_code == 0
 
 
+def test_brackets_in_names_are_printed(capsys):
+    client = {"member": False, "votes": 0.0, "distance": 3.0}
+    module = {"shared_rank": 1, "status": "converged: all is well", "refined_rank": None, "clients": {"[red]": client}}
+    verdict = {"verdict": "contaminated", "reason": "[/]", "voted_out": ["q"], "modules": 1}
+    content = {"modules": {"layers[bold].q": module}, "clients": {"[red]": verdict}}
+    Console(width=160).print(*cli._refine_tables(content))
+    printed = capsys.readouterr().out
+    for name in ("layers[bold].q", "[red] (0%)", "contaminated ([/])"):
+        assert name in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "--out must be a folder, unless --dry-run is given."),
         (["--dry-run", "--rank", 0], "rank must be an integer of at least 1, got 0."),
+        (["--dry-run", "--rank", 20_000], "rank must be at most 14, the smallest side of module layers.0.attn.q"),
         (["--dry-run", "--tolerance", 2], "tolerance must be above 0 and below 1, got 2.0."),
     ],
 )
 def test_bad_options_are_refused_with_a_reason(invoke, arguments, message, tmp_path):
     done = invoke(*(write(tmp_path, k) for k in range(3)), *arguments)
     assert done.exit_code == 2 and message in done.stderr
+
+
+def test_a_full_disk_is_told_without_a_traceback(invoke, tmp_path, monkeypatch):
+    """Whatever writes the file."""
+
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    done = invoke(*write_all(tmp_path / "in"), "--out", tmp_path / "out")
+    said = done.stderr.splitlines()[-1]
+    assert done.exit_code == 1 and said.startswith("Error: ") and "No space left on device" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_a_bad_folder_is_refused_with_a_reason(invoke, tmp_path):

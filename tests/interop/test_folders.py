@@ -1,9 +1,9 @@
 """Adapter folders in and out, without PEFT: who belongs, what is written, and every refusal with its words."""
 
+import dataclasses
 import json
 import re
 
-import jax
 import numpy as np
 import pytest
 
@@ -12,17 +12,13 @@ pytest.importorskip("safetensors")
 
 import folders
 from folders import MODULES, config, factors, product, tensors, write, write_all
+from safetensors import TensorSpec, serialize_file
 
 import clairjax as cj
 from clairjax.interop._config import matching
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """Eight clients, the fourth contaminated, refined and saved once."""
-    root = tmp_path_factory.mktemp("adapters")
-    found = cj.adapters.refine(cj.adapters.load(write_all(root / "in")))
-    return root, found, cj.adapters.save(found, root / "out")
+from clairjax.interop._folder import Folder
+from clairjax.interop._tensors import read as read_tensors
+from clairjax.interop._tensors import write as write_tensors
 
 
 def test_the_contaminated_client_is_named_and_the_others_written(written):
@@ -96,6 +92,72 @@ def test_modules_to_save_go_through_untouched(tmp_path):
     assert sum("go through untouched" in notice for notice in report["notices"]) == 8
 
 
+def test_names_with_hyphens_go_in_and_out(tmp_path):
+    names = {old: old.replace("attn.q", "self-attn.q-proj") for old in MODULES}
+    inputs = write_all(tmp_path / "in")
+    for folder in inputs:
+        renamed = {key.replace("attn.q", "self-attn.q-proj"): each for key, each in tensors(folder).items()}
+        folders.save_file(renamed, folder / "adapter_model.safetensors")
+    report = cj.adapters.save(cj.adapters.refine(cj.adapters.load(inputs), rank=6), tmp_path / "out")
+    assert set(report["modules"]) == set(names.values())
+    again = cj.adapters.load(sorted(path for path in (tmp_path / "out").iterdir() if path.is_dir()))
+    assert set(again.modules) == set(names.values())
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "bool", "int64", "complex64"])
+def test_tensors_of_any_type_are_carried_bit_for_bit(written, kind, tmp_path):
+    """Through `read` and `write`, an empty one and a number among them."""
+    bits = np.random.default_rng(0).integers(0, 2 if kind == "bool" else 256, (5, 16), np.uint8)
+    saved = {"matrix": bits.view(kind), "number": bits.view(kind)[0, :1].reshape(()), "none": bits.view(kind)[:0]}
+    write_tensors(saved, tmp_path / "one.safetensors")
+    read = read_tensors(tmp_path / "one.safetensors", "client", list(saved))
+    for key, expected in saved.items():
+        assert (read[key].dtype, read[key].shape) == (expected.dtype, expected.shape)
+        assert read[key].tobytes() == expected.tobytes()
+    write_tensors(read, tmp_path / "two.safetensors")
+    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "two.safetensors").read_bytes()
+
+
+def test_float8_modules_to_save_go_through_untouched(tmp_path):
+    key, bits = "base_model.model.head.weight", np.arange(256, dtype=np.uint8)
+    extra = {key: bits.view("float8_e4m3fn")}
+    inputs = write_all(tmp_path / "in", config={"modules_to_save": ["head"]}, extra=extra)
+    cj.adapters.save(cj.adapters.refine(cj.adapters.load(inputs)), tmp_path / "out")
+    (saved,) = read_tensors(tmp_path / "out" / "client2" / "adapter_model.safetensors", "client2", [key]).values()
+    assert saved.dtype == np.dtype("float8_e4m3fn") and saved.tobytes() == bits.tobytes()
+
+
+def test_a_type_that_numpy_has_not_is_refused_by_name(tmp_path):
+    inputs = write_all(tmp_path, count=3, config={"modules_to_save": ["head"]})
+    bits = np.zeros((2, 3), np.uint8)
+    spec = TensorSpec(dtype="float4_e2m1fn_x2", shape=bits.shape, data_ptr=bits.ctypes.data, data_len=bits.nbytes)
+    serialize_file({"base_model.model.head.weight": spec}, inputs[1] / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"^client client1: base_model\.model\.head\.weight must be .* got F4\.$"):
+        cj.adapters.load(inputs)
+
+
+def test_a_module_with_two_members_is_refined_and_one_without_any_says_so(written, tmp_path):
+    """Three clients adapt it and the whole excludes one: the mean outside the row space is of the two."""
+    _, found, _ = written
+    module = next(iter(MODULES))
+    three = ("client0", "client1", "client3")
+    few = dataclasses.replace(found.findings[module], clients=three, members=three)
+    found = dataclasses.replace(found, findings={module: few})
+    weights, refined = found.refined(module)
+    assert weights.shape == refined.shape == (2, *MODULES[module]) and weights.ranks.tolist() == [6, 6]
+    before, after = np.asarray(weights.dense()), np.asarray(refined.dense())
+    np.testing.assert_allclose(before.mean(0), after.mean(0), atol=1e-5)
+    _, values, rows = np.linalg.svd(after[0] - after[1])
+    shared = rows[: (rank := int(np.sum(values > 1e-4)))]
+    assert 1 <= rank < np.linalg.matrix_rank(before[0] - before[1])
+    np.testing.assert_allclose(after @ shared.T, before @ shared.T, atol=1e-4)
+    report = cj.adapters.save(found, tmp_path / "out")
+    assert set(report["modules"][module]["clients"]) == set(three)
+    nobody = dataclasses.replace(found, findings={module: dataclasses.replace(few, members=("client3",))})
+    with pytest.raises(ValueError, match=r"^module layers\.0\.attn\.q must have members to be refined, got none\.$"):
+        nobody.refined(module)
+
+
 def _with(client, change):
     return lambda root: [write(root, k, change=change if k == client else None) for k in range(10)]
 
@@ -153,28 +215,6 @@ def test_an_attack_is_named_and_the_members_do_not_feel_it(attack, tmp_path):
         assert np.linalg.norm(with_them - without) <= 0.01 * np.linalg.norm(without)
 
 
-BAD_FIELDS = {
-    "use_dora": (True, "use_dora must be False: with it the update is not scale · B · A, got True."),
-    "lora_bias": (True, "lora_bias must be False: with it the update is not scale · B · A, got True."),
-    "bias": ("all", "bias must be 'none': with it the update is not scale · B · A, got 'all'."),
-    "init_lora_weights": ("pissa", "init_lora_weights must leave the base model as it is"),
-    "peft_type": ("LOHA", "peft_type must be LORA, got LOHA."),
-    "r": (0, "r must be a positive number, got 0."),
-    "novelty": (1, "must have known fields only"),
-}
-
-
-@pytest.mark.parametrize("field", BAD_FIELDS)
-def test_a_field_that_changes_the_update_is_refused_by_name(field, tmp_path):
-    value, message = BAD_FIELDS[field]
-    inputs = [write(tmp_path, 0), write(tmp_path, 1), write(tmp_path, 2)]
-    path = inputs[1] / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    with pytest.raises(ValueError, match=re.escape(message)) as refused:
-        cj.adapters.load(inputs)
-    assert "client client1" in str(refused.value) and (field in str(refused.value))
-
-
 def _pickle(folder):
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
 
@@ -197,6 +237,7 @@ def _store(**changes):
     return change
 
 
+PAIRS = "lora_A and lora_B, or lora_embedding_A and lora_embedding_B"
 BAD_FOLDERS = {
     "no config": (lambda folder: (folder / "adapter_config.json").unlink(), "got no adapter_config.json"),
     "no weights": (
@@ -205,7 +246,25 @@ BAD_FOLDERS = {
     ),
     "pickle": (_pickle, "got the pickle adapter_model.bin, which can run code"),
     "truncated": (_truncate, "must be a whole safetensors file"),
-    "no B": (_store(up=None), "both lora_A and lora_B must be there, got lora_A alone."),
+    "no B": (
+        _store(up=None),
+        "factors must be lora_A and lora_B, or lora_embedding_A and lora_embedding_B, got lora_A.",
+    ),
+    "two kinds of factors": (
+        _store(up=lambda key, value: {key: value, key.replace("lora_B.weight", "lora_embedding_B"): value}),
+        f"layers.0.mlp.up: factors must be {PAIRS}, got lora_A, lora_B, lora_embedding_B.",
+    ),
+    "halves of two kinds": (
+        _store(up=lambda key, value: {key.replace("lora_B.weight", "lora_embedding_B"): value}),
+        "got lora_A, lora_embedding_B.",
+    ),
+    **{
+        f"a name with {what}": (
+            _store(up=lambda key, value, new=new: {key.replace("layers.0.mlp.up", new): value}),
+            f"module names must be words between dots, got {new!r}.",
+        )
+        for what, new in {"a slash": "layers/0", "a space": "layers 0", "an empty word": "layers..up"}.items()
+    },
     "dots": (
         _store(up=lambda key, value: {key.replace("mlp", "..mlp"): value}),
         "module names must be words between dots",
@@ -245,47 +304,11 @@ def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
         cj.adapters.load([one, two, three, other])
 
 
-def test_out_must_be_free_or_ours(written, tmp_path):
-    root, found, _ = written
-    with pytest.raises(ValueError, match="out must be a new or empty folder"):
-        cj.adapters.save(found, root / "out")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="out must be a folder that this wrote"):
-        cj.adapters.save(found, tmp_path / "mine", force=True)
-    cj.adapters.save(found, tmp_path / "earlier")
-    (tmp_path / "earlier" / "notes.txt").write_text("x")
-    with pytest.raises(ValueError, match=r"with nothing but what this wrote, to be replaced, got notes\.txt in "):
-        cj.adapters.save(found, tmp_path / "earlier", force=True)
-    with pytest.raises(ValueError, match="out must be apart from the clients' folders"):
-        cj.adapters.save(found, root / "in")
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="out must be a folder of its own, got a link"):
-        cj.adapters.save(found, tmp_path / "link")
-
-
-def test_a_rank_too_small_and_a_full_disk_leave_the_former_output(written, monkeypatch, tmp_path):
-    _, found, _ = written
-    cj.adapters.save(found, tmp_path / "out")
-    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    small = cj.adapters.refine(found.adapters, rank=1)
-    with pytest.raises(ValueError, match=r"^rank must be at least \d+, got 1: at it module"):
-        cj.adapters.save(small, tmp_path / "out", force=True)
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("clairjax.interop._save.heat_map", full)
-    with pytest.raises(OSError, match="No space left"):
-        cj.adapters.save(found, tmp_path / "out", force=True)
-    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"rank": 0}, "rank must be an integer of at least 1, got 0."),
+        ({"rank": 20_000}, "rank must be at most 14, the smallest side of module layers.0.attn.q, got 20000."),
         ({"tolerance": 1.0}, "tolerance must be above 0 and below 1, got 1.0."),
     ],
 )
@@ -296,9 +319,24 @@ def test_bad_arguments(written, arguments, message):
 
 def test_refining_writes_nothing_and_compiles_once_a_shape(tmp_path):
     inputs = write_all(tmp_path / "in", bad=())
-    jax.clear_caches()
     from clairjax.alignment import _clair
+
+    _clair._clair.clear_cache()
 
     cj.adapters.refine(cj.adapters.load(inputs))
     assert _clair._clair._cache_size() == len(set(MODULES.values()))
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_vote_reads_each_module_once(written, monkeypatch):
+    """Once to see that the numbers can be used, and once to vote."""
+    _, found, _ = written
+    asked, factors_of = [], Folder.factors
+
+    def counted(self, module):
+        asked.append((self.name, module))
+        return factors_of(self, module)
+
+    monkeypatch.setattr(Folder, "factors", counted)
+    cj.adapters.refine(found.adapters)
+    assert {asked.count(each) for each in asked} == {2} and len(asked) == 2 * 8 * len(MODULES)

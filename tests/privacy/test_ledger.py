@@ -169,9 +169,10 @@ class TestSamplersOwnTheirEvents:
 
     @pytest.mark.parametrize("rate", [2.0**-32, 1e-8, 1e-6, 0.1, 1 / 3, 0.3, 1 - 2.0**-53, 1.0])
     def test_no_rate_is_exceeded(self, rate):
-        """In exact arithmetic, by less than one side of the coin."""
+        """In exact arithmetic, by less than one side of the coin; sums are divided by what is drawn in the mean."""
         drawn = Fraction(Poisson(rate).sides, 2**32)
         assert 0 <= Fraction(rate) - drawn < Fraction(1, 2**32)
+        assert Poisson(rate).normaliser(1000) == float(1000 * drawn)
 
     def test_the_coin_is_one_draw_of_bits(self, key):
         bits = np.asarray(jax.random.bits(key, (1000,), jnp.uint32)).astype(np.float64) / 2**32

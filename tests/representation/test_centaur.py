@@ -280,6 +280,10 @@ def test_it_keeps_the_dtype_and_maps_over_replicates(key, dtype):
         ({"batch_size": 7}, "batch_size must be an integer between 2 and samples // 2 = 6, got 7."),
         ({"batch_size": 1}, "batch_size must be an integer between 2 and samples // 2 = 6, got 1."),
         ({"step_size": np.array([0.1, 0.2])}, "step_size must be one number or one per round (6), got shape (2,)."),
+        (
+            {"step_size": np.array([0.1, 0.1, np.nan, 0.1, 0.1, 0.1])},
+            "step_size must be positive and finite, got nan.",
+        ),
         ({"step_size": -0.1}, "step_size must be positive and finite, got -0.1."),
         ({"init": np.eye(3)}, "init must be of shape (features, rank) = (5, 2), got shape (3, 3)."),
         ({"init": np.full((5, 2), np.nan)}, "init must be finite, got NaN or infinite values."),

@@ -112,6 +112,14 @@ def test_a_representation_predicts(rng):
     expected = np.stack([x @ basis @ w for x, w in zip(inputs, heads, strict=True)])
     np.testing.assert_allclose(found.predict(jnp.asarray(inputs)), expected, atol=1e-12)
     np.testing.assert_allclose(found.coefficients, heads @ basis.T, atol=1e-12)
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (found.basis, found.heads))
+    for given in (inputs, inputs.tolist()):  # of another dtype than the model
+        np.testing.assert_allclose(found.predict(given), expected, atol=1e-12)
+        predicted = Representation(*narrow, None, Status.converged).predict(given)
+        assert predicted.dtype == jnp.float32
+        np.testing.assert_allclose(predicted, expected, atol=1e-4)
+    with pytest.raises(ValueError, match=r"^inputs must be an array, got a list of different lengths\.$"):
+        found.predict([[[1.0]], [[1.0], [2.0]]])
 
 
 @pytest.mark.parametrize("shape", [(CLIENTS, 7, 1), (1, 7, FEATURES), (CLIENTS + 1, 7, FEATURES)])
@@ -135,6 +143,13 @@ moments, noise = PerturbedMoments(1.0, 2.0), dict(key=key, noise_multiplier=1.0)
 for run in (
     lambda: fedrep(x, y, 2.0, key=key),
     lambda: best_of_rank(x[:, 0], True),
+    lambda: flute(x, y, 2, key=key, gammas=(0.1,)),
+    lambda: flute(x, y, 2, key=key, gammas=0.1),
+    lambda: flute(x, y, 2, key=key, gammas=(np.ones(2), 0.1)),
+    lambda: flute(x, y, 2, key=key, step_size=np.ones(3)),
+    lambda: fedrep(x, y, 2, key=key, step_size=np.ones((1, 1))),
+    lambda: jax.jit(lambda step: fedrep(x, y, 2, key=key, step_size=step))(np.ones(4)),
+    lambda: centaur(x, y, 2, key=key, noise_multiplier=np.ones(2)),
     lambda: centaur(x, y, 2, init=moments, **noise),
     lambda: centaur(x, y, 2, true_basis="span", **noise),
     lambda: perturbed_least_squares(x, y, 2, rounds=1, clip_norms=(1.0, 1.0), init=None, **noise),
@@ -147,6 +162,13 @@ for run in (
 SPOKEN = """
 rank must be an integer, static inside a trace, got 2.0.
 rank must be an integer, static inside a trace, got True.
+gammas must be a pair of numbers (γ1, γ2), got (0.1,).
+gammas must be a pair of numbers (γ1, γ2), got 0.1.
+gammas: each must be one number, got shape (2,).
+step_size must be one number, got shape (3,).
+step_size must be one number, got shape (1, 1).
+step_size must be one number, got shape (4,).
+noise_multiplier must be one number, got shape (2,).
 init must be None, a PrivatePowerMethod or an array of shape (features, rank) = (3, 2), got a PerturbedMoments.
 true_basis must be an array of shape (features, rank) = (3, 2), got a str.
 init must be a PerturbedMoments or an array of shape (features, rank) = (3, 2), got a NoneType.

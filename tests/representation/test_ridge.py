@@ -124,6 +124,20 @@ def test_zeros_and_repeated_features_are_inputs(rng, dtype, samples):
     np.testing.assert_allclose(found[:, 0], found[:, -1], atol=1e-3 if dtype == np.float32 else 1e-8)
 
 
+@pytest.mark.parametrize("exponent", [-80, 80])
+@pytest.mark.parametrize("penalty", [None, 0.3])
+def test_units_of_the_targets_change_no_digit(rng, penalty, exponent):
+    """In float32 the squares of such targets vanish or overflow."""
+    data = reference.draw(rng, CLIENTS, 12, FEATURES)
+    inputs, targets, unit = data.inputs.astype(np.float32), data.targets.astype(np.float32), np.float32(2.0**exponent)
+    found, expected = (truncated_ridge(inputs, y, RANK, penalty=penalty) for y in (unit * targets, targets))
+    assert found.status == Status.converged and found.penalty == expected.penalty
+    np.testing.assert_array_equal(found.basis, expected.basis)
+    np.testing.assert_array_equal(found.heads, unit * expected.heads)
+    alone, expected = (local_ridge(inputs, y, penalty=penalty) for y in (unit * targets, targets))
+    np.testing.assert_array_equal(alone, unit * expected)
+
+
 @pytest.mark.parametrize("penalty", [0.0, -1.0, np.inf])
 def test_a_bad_penalty_is_refused(penalty):
     for run in (lambda x, y, p: truncated_ridge(x, y, 2, penalty=p), lambda x, y, p: local_ridge(x, y, penalty=p)):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from typing import NamedTuple
 
 import jax
@@ -411,8 +412,11 @@ def test_manifest_says_what_was_run(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replicates": 0}, "replicates: must be from 1 to 2**31 - 1, got 0."),
-        ({"lane_width": 0}, "lane_width: must be 1 or more, got 0."),
+        ({"replicates": 0}, "replicates: must be an integer from 1 to 2**31 - 1, got 0."),
+        ({"replicates": True}, "replicates: must be an integer from 1 to 2**31 - 1, got True."),
+        ({"lane_width": 0}, "lane_width: must be an integer of 1 or more, got 0."),
+        ({"lane_width": True}, "lane_width: must be an integer of 1 or more, got True."),
+        ({"devices": []}, "devices: at least one is needed, got none."),
         ({"key": jnp.zeros(2, jnp.uint32)}, "key: must be one typed key, as jax.random.key(seed) gives; got"),
         ({"key": jax.random.split(KEY)}, "key: must be one typed key"),
         ({"cells": []}, "cells: at least one is needed, got none."),
@@ -435,20 +439,32 @@ def test_invalid_arguments(options, message, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_progress_bar_shows_compile_and_run(capsys):
-    run(progress=True)
-    shown = capsys.readouterr().err
-    assert "20/20" in shown and "size" in shown
+def test_a_terminal_shows_a_bar_with_the_cell_and_its_phase(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for progress in (True, None):
+        run(progress=progress)
+        shown = capsys.readouterr().err
+        assert "20/20" in shown and "size" in shown
     run(progress=False)
-    run()
     assert capsys.readouterr().err == ""
 
 
-def test_progress_without_rich_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "rich", None)
-    with pytest.raises(ImportError, match=r"pip install 'clairjax\[experiments\]'"):
-        run(progress=True)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_without_a_terminal_or_rich_progress_is_plain_lines(capsys, monkeypatch, terminal):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    if terminal:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    run(progress=True, lane_width=1)
+    shown = capsys.readouterr().err
+    assert "\r" not in shown and "\x1b" not in shown
+    lines = shown.splitlines()
+    assert lines[0].startswith("prepare: 0 of 20, ") and lines[-1].startswith(
+        'run {"size": 5, "label": "a"}: 20 of 20, '
+    )
+    assert [int(line.split(": ")[-1].split()[0]) for line in lines] == list(range(0, 21, 2))
+    run(progress=False)
     run()
+    assert capsys.readouterr().err == ""
 
 
 def test_configuration_of_the_calling_thread_holds(tmp_path):

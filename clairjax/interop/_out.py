@@ -1,0 +1,89 @@
+"""The folder that results go to: which may be taken, and how it is taken at once."""
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from .. import _validate
+from ._adapters import Adapters
+
+
+FORMAT = "clairjax refine 1"
+REPORT, FIGURE = "report.json", "report.png"
+
+
+def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> None:
+    """Refuse a folder that `save` would refuse, before the work and not after it.
+
+    **Arguments:** `adapters`, of `load`. `out`, `force`: as in `save`.
+
+    **Raises:** `ValueError` for a link, a file, a folder around a client's or inside one, and one that is in use: with
+    `force`, one that holds anything but what an earlier `save` wrote. Also for a client whose name cannot be that of
+    a folder beside the report.
+
+    **Cost:** reads one list of names and `report.json`.
+
+    >>> import clairjax as cj
+    >>> cj.adapters.check_out(cj.adapters.load(folders), "refined", False)  # doctest: +SKIP
+    """
+    out = Path(out)
+    if out.is_symlink():
+        raise _validate.fail("out", "a folder of its own", f"a link, {out}")
+    if out.exists() and not out.is_dir():
+        raise _validate.fail("out", "a folder", f"a file, {out}")
+    for name, folder in adapters.clients.items():
+        _check_name(name, folder.path)
+        if out.resolve().is_relative_to(folder.path) or folder.path.is_relative_to(out.resolve()):
+            raise _validate.fail("out", "apart from the clients' folders", out)
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not force:
+        raise _validate.fail(
+            "out", "a new or empty folder (or pass force, --force, to replace an earlier result)", out
+        )
+    ours = _ours(out)
+    if ours is None:
+        raise _validate.fail("out", f"a folder that this wrote, with its {REPORT}, to be replaced", out)
+    if others := sorted({entry.name for entry in out.iterdir()} - ours):
+        raise _validate.fail(
+            "out", "a folder with nothing but what this wrote, to be replaced", f"{others[0]} in {out}"
+        )
+
+
+def _check_name(name: str, path: Path) -> None:
+    """The result's folders have the clients' names, and the report has their paths."""
+    if name.casefold() in (REPORT, FIGURE) or name.startswith(".") or not str(path).isprintable():
+        must_be = f"printable, not {REPORT} or {FIGURE}, and start with no dot, for a result of that name"
+        raise _validate.fail("names of client folders", must_be, repr(name))
+
+
+def _ours(out: Path) -> set[str] | None:
+    """The names of what an earlier call wrote there; None if none did."""
+    try:
+        content = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        return {REPORT, FIGURE, *content["clients"]} if content.get("format") == FORMAT else None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def take_place(beside: Path, target: Path) -> None:
+    """Give `target`'s name to `beside`. A former `target` is `.NAME.*.old/out` until `beside` has the name."""
+    if not target.exists():
+        os.rename(beside, target)
+        return
+    former = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+    try:
+        os.rename(target, former / "out")
+        try:
+            os.rename(beside, target)
+        except BaseException:
+            os.rename(former / "out", target)
+            raise
+    except BaseException:
+        with suppress(OSError):  # unless the result is still in it
+            former.rmdir()
+        raise
+    shutil.rmtree(former, ignore_errors=True)
