@@ -114,6 +114,12 @@ def _notices(
     for module, having in modules.items():
         if missing := [name for name in clients if name not in having]:
             notices.append(f"module {module}: the vote is over {len(having)} clients, without {', '.join(missing)}")
+        ranks = [clients[name].modules[module].rank for name in having]
+        if max(ranks) >= 2 * min(ranks):
+            notices.append(
+                f"module {module}: ranks from {min(ranks)} to {max(ranks)}; a larger rank alone sets a client further "
+                "apart, so a contaminated one stands out less"
+            )
     for module, having in skipped.items():
         notices.append(f"module {module}: only {', '.join(having)} adapt it, so it is kept as it is")
     return notices

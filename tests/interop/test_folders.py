@@ -92,6 +92,16 @@ def test_modules_to_save_go_through_untouched(tmp_path):
     assert sum("go through untouched" in notice for notice in report["notices"]) == 8
 
 
+def test_ranks_that_differ_widely_are_noticed(tmp_path):
+    inputs = write_all(tmp_path, count=3, bad=())
+    cut = lambda up, down: (up[:, :3], down[:3])
+    small = write(tmp_path, 5, config={"r": 3, "lora_alpha": 6}, change=cut)
+    assert not cj.adapters.load(inputs).notices
+    assert [notice.split(";")[0] for notice in cj.adapters.load([*inputs, small]).notices] == [
+        f"module {module}: ranks from 3 to 6" for module in sorted(MODULES)
+    ]
+
+
 def test_names_with_hyphens_go_in_and_out(tmp_path):
     names = {old: old.replace("attn.q", "self-attn.q-proj") for old in MODULES}
     inputs = write_all(tmp_path / "in")
