@@ -14,17 +14,21 @@ from ._program import Decomposition
 class LowRankClients(Clients):
     """Clients as products of orthonormal columns and a few rows, shifted so that a central client is zero.
 
-    Orthonormal columns make every inner product as accurate as of the dense matrices, however badly the factors are
-    scaled; and after the shift the difference of two nearly equal clients is taken once, entry by entry.
+    W_k − W_m = Q M_k + C_k R_k with Q the columns of the central client m, the same for all, and C_k those of client
+    k outside them. Orthonormal columns make every inner product as accurate as of the dense matrices, however badly
+    the factors are scaled; and after the shift the difference of two nearly equal clients is taken once, entry by
+    entry.
 
     All of CLAIR turns with the coordinates of rows and of columns. So where the clients' ranks add up to less than
     `in`, rows are held by their coordinates in an orthonormal basis of the joint row space, `row_basis`, and
     likewise columns, whose basis nobody asks for: an exact reduction to a problem of that size.
     """
 
-    columns: Float[Array, "clients out rank"]  # orthonormal, in coordinates of the joint column space
-    column_products: Float[Array, "all all"]  # of every client's columns with every client's
-    rows: Float[Array, "clients rank in"]
+    common_columns: Float[Array, "out rank"]  # Q, in coordinates of the joint column space
+    common_rows: Float[Array, "clients rank in"]  # M_k
+    columns: Float[Array, "clients out rank"]  # C_k
+    column_products: Float[Array, "all all"]  # C_jᵀ C_k
+    rows: Float[Array, "clients rank in"]  # R_k
     row_basis: Float[Array, "whole in"] | None
     ranks: Int[Array, " clients"]
     whole: tuple[int, int] = eqx.field(static=True)  # (out, in) of the matrices
@@ -38,31 +42,38 @@ class LowRankClients(Clients):
         return self.rows.dtype
 
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:
-        return jnp.matmul(self.columns, jnp.matmul(self.rows, basis, precision=HIGHEST), precision=HIGHEST)
+        own = jnp.matmul(self.columns, jnp.matmul(self.rows, basis, precision=HIGHEST), precision=HIGHEST)
+        common = jnp.matmul(self.common_rows, basis, precision=HIGHEST)
+        return own + jnp.einsum("qm,kmr->kqr", self.common_columns, common, precision=HIGHEST)
 
     def adjoint_times(self, rows: Float[Array, "clients out columns"]) -> Float[Array, " in columns"]:
-        along = jnp.einsum("kqm,kqr->kmr", self.columns, rows, precision=HIGHEST)
-        return jnp.einsum("kmp,kmr->pr", self.rows, along, precision=HIGHEST)
+        own = jnp.einsum("kqm,kqr->kmr", self.columns, rows, precision=HIGHEST)
+        common = jnp.einsum("qm,kqr->kmr", self.common_columns, rows, precision=HIGHEST)
+        pairs = ((self.rows, own), (self.common_rows, common))
+        own, common = (jnp.einsum("kmp,kmr->pr", left, right, precision=HIGHEST) for left, right in pairs)
+        return own + common
 
     def inner_products(self) -> Float[Array, "clients clients"]:
-        count, rank, _ = self.rows.shape
-        rows = self.rows.reshape(count * rank, -1)
-        table = self.column_products * jnp.matmul(rows, rows.T, precision=HIGHEST)
-        return table.reshape(count, rank, count, rank).sum((1, 3))
+        common = self.common_rows.reshape(self.shape[0], -1)
+        return jnp.matmul(common, common.T, precision=HIGHEST) + _inner_products(self.column_products, self.rows)
 
     def scatter(self, pair_values: Float[Array, "clients clients"]) -> Float[Array, " in in"]:
         """Σ_jk ℓ_jk W_jᵀ W_k, ℓ the Laplacian: the rows' Gram in the metric ℓ_jk · (columns_jᵀ columns_k)."""
-        count, rank, _ = self.rows.shape
-        rows = self.rows.reshape(count * rank, -1)
+        count, rank, in_ = self.rows.shape
         laplacian = laplacian_times(pair_values, jnp.eye(count, dtype=pair_values.dtype))
         metric = self.column_products.reshape(count, rank, count, rank) * laplacian[:, None, :, None]
+        rows, common = self.rows.reshape(-1, in_), self.common_rows.reshape(-1, in_)
         weighted = jnp.matmul(metric.reshape(count * rank, -1), rows, precision=HIGHEST)
-        return jnp.matmul(rows.T, weighted, precision=HIGHEST)
+        common_weighted = laplacian_times(pair_values, self.common_rows).reshape(common.shape)
+        own = jnp.matmul(rows.T, weighted, precision=HIGHEST)
+        return own + jnp.matmul(common.T, common_weighted, precision=HIGHEST)
 
     def project_out(self, basis: Float[Array, " in columns"]) -> "LowRankClients":
-        along = jnp.matmul(self.rows, basis, precision=HIGHEST)
-        rows = self.rows - jnp.matmul(along, basis.T, precision=HIGHEST)
-        return eqx.tree_at(lambda clients: clients.rows, self, rows)
+        def outside(rows: Array) -> Array:
+            return rows - jnp.matmul(jnp.matmul(rows, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
+
+        where = lambda clients: (clients.rows, clients.common_rows)
+        return eqx.tree_at(where, self, (outside(self.rows), outside(self.common_rows)))
 
     def principal(
         self, pair_values: Float[Array, "clients clients"]
@@ -96,11 +107,19 @@ class LowRankClients(Clients):
         return basis if self.row_basis is None else jnp.matmul(self.row_basis, basis, precision=HIGHEST)
 
 
-def _low_rank_clients(
-    columns: Array, rows: Array, row_basis: Array | None, ranks: Array, whole: tuple[int, int]
-) -> LowRankClients:
+def _column_products(columns: Float[Array, "clients out rank"]) -> Float[Array, "all all"]:
     flat = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
-    return LowRankClients(columns, jnp.matmul(flat.T, flat, precision=HIGHEST), rows, row_basis, ranks, whole)
+    return jnp.matmul(flat.T, flat, precision=HIGHEST)
+
+
+def _inner_products(
+    column_products: Float[Array, "all all"], rows: Float[Array, "clients rank in"]
+) -> Float[Array, "clients clients"]:
+    """⟨C_j R_j, C_k R_k⟩ = ⟨C_jᵀ C_k, R_j R_kᵀ⟩."""
+    count, rank, in_ = rows.shape
+    flat = rows.reshape(-1, in_)
+    table = column_products * jnp.matmul(flat, flat.T, precision=HIGHEST)
+    return table.reshape(count, rank, count, rank).sum((1, 3))
 
 
 def centred(weights: Array | LowRankMatrices) -> Clients:
@@ -119,13 +138,26 @@ def _centred(weights: LowRankMatrices) -> LowRankClients:
     up = _coordinates(weights.up)
     row_basis, down = joint_rows(weights.scaled_down())
     medoid = _medoid(up, down)
-    # W_k − W_m = [B_k, B_m] [A_k; −A_m], with the columns made orthonormal.
-    pairs = jnp.concatenate([up, jnp.broadcast_to(up[medoid][None], up.shape)], axis=2)
-    columns, core = jnp.linalg.qr(pairs)
-    shifted = jnp.concatenate([down, jnp.broadcast_to(-down[medoid][None], down.shape)], axis=1)
-    rows = jnp.matmul(core, shifted, precision=HIGHEST)
-    rows = jnp.where((jnp.arange(rows.shape[0]) == medoid)[:, None, None], 0, rows)
-    return _low_rank_clients(columns, rows, row_basis, weights.ranks, (out, in_))
+    common_columns, core = jnp.linalg.qr(up[medoid])
+
+    def inside(columns: Array) -> Array:
+        return jnp.einsum("qm,kqr->kmr", common_columns, columns, precision=HIGHEST)
+
+    def outside(columns: Array, inside: Array) -> Array:
+        return columns - jnp.einsum("qm,kmr->kqr", common_columns, inside, precision=HIGHEST)
+
+    # Twice: what once leaves of the columns inside is rounding of the whole, not of what is left.
+    first = inside(up)
+    left = outside(up, first)
+    second = inside(left)
+    columns, own_core = jnp.linalg.qr(outside(left, second))
+    common_rows = jnp.matmul(first + second, down, precision=HIGHEST)
+    common_rows = common_rows - jnp.matmul(core, down[medoid], precision=HIGHEST)[None]
+    rows = jnp.matmul(own_core, down, precision=HIGHEST)
+    itself = (jnp.arange(rows.shape[0]) == medoid)[:, None, None]
+    common_rows, rows = jnp.where(itself, 0, common_rows), jnp.where(itself, 0, rows)
+    products = _column_products(columns)
+    return LowRankClients(common_columns, common_rows, columns, products, rows, row_basis, weights.ranks, (out, in_))
 
 
 def _coordinates(up: Float[Array, "clients out rank"]) -> Float[Array, "clients reduced rank"]:
@@ -153,12 +185,10 @@ def joint_rows(
 
 def _medoid(up: Float[Array, "clients out rank"], down: Float[Array, "clients rank in"]) -> Int[Array, ""]:
     """As of `DenseClients`: the client of the smallest median distance to the others."""
-    count, out, rank = up.shape
     columns, core = jnp.linalg.qr(up)
     rows = jnp.matmul(core, down, precision=HIGHEST)
-    uncentred = _low_rank_clients(columns, rows, None, jnp.full(count, rank, jnp.int32), (out, down.shape[2]))
-    distances = pair_squared_distances(uncentred.inner_products())
-    return jnp.argmin(jnp.sort(distances, axis=1)[:, count // 2])
+    distances = pair_squared_distances(_inner_products(_column_products(columns), rows))
+    return jnp.argmin(jnp.sort(distances, axis=1)[:, up.shape[0] // 2])
 
 
 def lifted(solution: Decomposition, clients: Clients) -> Decomposition:
