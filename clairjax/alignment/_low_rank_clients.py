@@ -152,10 +152,13 @@ def _centred(weights: LowRankMatrices) -> LowRankClients:
     second = inside(left)
     columns, own_core = jnp.linalg.qr(outside(left, second))
     common_rows = jnp.matmul(first + second, down, precision=HIGHEST)
-    common_rows = common_rows - jnp.matmul(core, down[medoid], precision=HIGHEST)[None]
     rows = jnp.matmul(own_core, down, precision=HIGHEST)
-    itself = (jnp.arange(rows.shape[0]) == medoid)[:, None, None]
-    common_rows, rows = jnp.where(itself, 0, common_rows), jnp.where(itself, 0, rows)
+    own_square = jnp.sum(common_rows**2 + rows**2, axis=(1, 2))  # ‖W_k‖²
+    common_rows = common_rows - jnp.matmul(core, down[medoid], precision=HIGHEST)[None]
+    # Copies of the central client, and itself: nothing is left of them but rounding, which has a row space, too.
+    rounding = 16 * jnp.finfo(rows.dtype).eps
+    same = jnp.sum(common_rows**2 + rows**2, axis=(1, 2)) <= rounding**2 * own_square
+    common_rows, rows = (jnp.where(same[:, None, None], 0, each) for each in (common_rows, rows))
     products = _column_products(columns)
     return LowRankClients(common_columns, common_rows, columns, products, rows, row_basis, weights.ranks, (out, in_))
 

@@ -128,6 +128,16 @@ def test_one_adapter_from_everyone_comes_back(rng, dtype):
     np.testing.assert_allclose(again.dense(), refined.dense(), atol=1e-4)
 
 
+@pytest.mark.parametrize("strangers", [0, 1])
+def test_copies_of_one_adapter_leave_no_rounding(strangers, rng, dtype):
+    up, down = rng.normal(size=(1, 40, 2)).astype(dtype), rng.normal(size=(1, 2, 50)).astype(dtype)
+    ups, downs = np.repeat(up, 10, 0), np.repeat(down, 10, 0)
+    ups[:strangers] = rng.normal(size=(strangers, 40, 2))
+    downs[:strangers] = rng.normal(size=(strangers, 2, 50))
+    found = clair(LowRankMatrices(ups, downs))
+    assert found.members.tolist() == [k >= strangers for k in range(10)] and int(found.rank) == 0
+
+
 @pytest.mark.skipif(not WIDE, reason="to 1e-9, which takes float64")
 def test_only_the_products_matter(rng):
     """Factors turned by any invertible matrix, scales moved into factors, rows and columns rotated."""
