@@ -24,9 +24,10 @@ class LowRankMatrices(eqx.Module):
 
     Of lists, the smaller factors are padded with zeros, which changes no product; `ranks` keeps their own ranks.
 
-    Results are those of the dense matrices, but for `clair` where it is a close call: its noise here is known to be
-    of the clients' ranks, where that of dense matrices is taken to fill them, so that a gap among the distances or a
-    rank can be significant there and not here. Of clients without any noise give the dense matrices, or the rank.
+    Products and the program's optimum are those of the dense matrices. `clair` can differ in rank or members: its
+    noise here is known to be of the clients' ranks, where that of dense matrices is taken to fill them, so that a gap
+    can be significant there and not here; and where most clients are copies, what is left here can be rounding. Of
+    clients without any noise give the dense matrices, or the rank.
 
     **Raises:** `ValueError` for shapes that do not fit.
 
