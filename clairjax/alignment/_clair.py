@@ -225,17 +225,23 @@ def _clair(
         same = identical_majority(separations)
         basis, found = jnp.where(same, 0, basis), jnp.where(same, 0, found)
 
-    def again(repeat: Array, carry: tuple[Refit, Ballot, Array]) -> tuple[Refit, Ballot, Array]:
-        space, ballot, _ = carry
+    Carry = tuple[Refit, Ballot, Array, Array]
+
+    def again(carry: Carry, number: Array) -> tuple[Carry, None]:
+        space, ballot, _, before = carry
         if refit_members:
-            refitted = refit(clients, ballot.members, max_rank, rank)
-            space = jax.tree.map(lambda new, old: jnp.where(repeat > 0, new, old), refitted, space)
-        return space, *elect(space.basis, space.rank)
+            # The same members give the same space. Not a `while_loop` that ends there: of a batch, it never does on
+            # CPU (jaxlib 0.10).
+            anew = (number == 1) | jnp.any(ballot.members != before)
+            space = jax.lax.cond(anew, lambda: refit(clients, ballot.members, max_rank, rank), lambda: space)
+        return (space, *elect(space.basis, space.rank), ballot.members), None
 
     # One loop and not a vote before it, so that the vote is compiled once.
     nobody = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(elect, basis, found))
-    space, ballot, off_subspace = jax.lax.fori_loop(
-        0, REFITS + 1 if refit_members else 1, again, (Refit(basis, found, jnp.asarray(False)), *nobody)
+    (space, ballot, off_subspace, _), _ = jax.lax.scan(
+        again,
+        (Refit(basis, found, jnp.asarray(False)), *nobody, nobody[0].members),
+        jnp.arange(REFITS + 1 if refit_members else 1),
     )
     basis, found = space.basis, space.rank
 

@@ -44,7 +44,9 @@ class LowRankClients(Clients):
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:
         own = jnp.matmul(self.columns, jnp.matmul(self.rows, basis, precision=HIGHEST), precision=HIGHEST)
         common = jnp.matmul(self.common_rows, basis, precision=HIGHEST)
-        return own + jnp.einsum("qm,kmr->kqr", self.common_columns, common, precision=HIGHEST)
+        # A copy of Q for each client: without it the sum of two layouts is one loop that takes a second to compile.
+        columns = jnp.broadcast_to(self.common_columns, self.columns.shape)
+        return own + jnp.matmul(columns, common, precision=HIGHEST)
 
     def adjoint_times(self, rows: Float[Array, "clients out columns"]) -> Float[Array, " in columns"]:
         own = jnp.einsum("kqm,kqr->kmr", self.columns, rows, precision=HIGHEST)

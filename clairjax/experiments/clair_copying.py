@@ -150,7 +150,7 @@ def report(results: Results) -> list[Table]:
             ),
             (
                 "As published: a client belongs if its votes, averaged over the layers, are at least 1/2. clair and "
-                "its dual: one verdict, by the distances outside both subspaces over all layers.",
+                "its dual: one verdict, by the distances over all layers, whole and outside either subspace.",
             ),
         ),
     ]

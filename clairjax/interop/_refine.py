@@ -162,26 +162,29 @@ def _check_fits(rank: int, adapters: Adapters) -> None:
 
 def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
     weights = adapters.factors(module, names)
-    first = _first_of_copies(weights, names)
-    voters = tuple(dict.fromkeys(first.values()))
-    if voters != names:
-        weights = _some(weights, np.array([names.index(name) for name in voters]))
+    first = _first_of_copies(weights)
+    once = len(set(first)) >= LEAST
+    # Too few for a vote of each once: all vote, each with the matrix that its group sent, bit for bit.
+    voters = list(dict.fromkeys(first)) if once else first
+    if voters != list(range(len(names))):
+        weights = _some(weights, np.array(voters))
     found = clair(weights)
     off_subspace = np.asarray(found.off_subspace)
     others = ~np.eye(len(voters), dtype=bool)
     medians = np.median(off_subspace[others].reshape(len(voters), -1), axis=1)
     threshold = float(found.threshold)
-    distance = dict(zip(voters, (medians / threshold if threshold > 0 else medians).tolist(), strict=True))
-    votes = dict(zip(voters, np.asarray(found.votes).tolist(), strict=True))
-    belongs = dict(zip(voters, np.asarray(found.members).tolist(), strict=True))
+    distance, votes, belongs = (
+        dict(zip(names, np.asarray(each)[[voters.index(k) for k in first]].tolist(), strict=True))
+        for each in (medians / threshold if threshold > 0 else medians, found.votes, found.members)
+    )
     return Finding(
         module=module,
         shape=weights.shape[1:],
         clients=names,
-        members=tuple(name for name in names if belongs[first[name]]),
-        votes={name: votes[first[name]] for name in names},
-        distance={name: distance[first[name]] for name in names},
-        copies={name: of for name, of in first.items() if name != of},
+        members=tuple(name for name in names if belongs[name]),
+        votes=votes,
+        distance=distance,
+        copies={name: names[k] for name, k in zip(names, first, strict=True) if once and name != names[k]},
         threshold=threshold,
         rank=int(found.rank),
         status=Status[found.status],  # type: ignore[misc]
@@ -192,19 +195,18 @@ def _some(weights: LowRankMatrices, places: slice | np.ndarray) -> LowRankMatric
     return jax.tree.map(lambda leaf: leaf[places], weights)
 
 
-def _first_of_copies(weights: LowRankMatrices, names: tuple[str, ...]) -> dict[str, str]:
-    """For each client the first with the same matrix, however factored, or nearly the same. Copies vote once:
-    otherwise a few parties that send one adapter would make its row space look shared. All stay as they are where
-    less than `LEAST` are left."""
+def _first_of_copies(weights: LowRankMatrices) -> list[int]:
+    """For each client the place of the first with the same matrix, however factored, or nearly the same. Copies vote
+    once: otherwise a few parties that send one adapter would make its row space look shared."""
     squares = _squared_distances(weights)
-    pairs = np.sort(squares[np.triu_indices(len(names), 1)])
+    pairs = np.sort(squares[np.triu_indices(len(squares), 1)])
     usual = pairs[len(pairs) // 5]  # within a majority, whatever the others are
-    own = np.square(NEAR) * usual
-    first: dict[str, str] = {}
-    for k, name in enumerate(names):
-        near = [other for j, other in enumerate(names[:k]) if squares[j, k] <= own]
-        first[name] = first[near[0]] if near else name
-    return first if len(set(first.values())) >= LEAST else {name: name for name in names}
+    near = squares <= np.square(NEAR) * usual
+    first: list[int] = []
+    for k in range(len(squares)):
+        earlier = np.flatnonzero(near[k, :k])
+        first.append(first[earlier[0]] if earlier.size else k)
+    return first
 
 
 def _squared_distances(weights: LowRankMatrices) -> np.ndarray:

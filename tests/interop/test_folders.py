@@ -225,6 +225,24 @@ def test_an_attack_is_named_and_the_members_do_not_feel_it(attack, tmp_path):
         assert np.linalg.norm(with_them - without) <= 0.01 * np.linalg.norm(without)
 
 
+@pytest.mark.parametrize("strangers", [0, 3])
+def test_nobody_is_voted_out_on_rounding(strangers, tmp_path):
+    """One adapter from everyone, or from seven of ten, each in a factorisation of its own."""
+    places = {shape: place for place, shape in enumerate(MODULES.values())}
+
+    def one_of_two(k):
+        def change(up, down):
+            out, in_ = len(up), down.shape[1]
+            return _rotated(k, *factors(50, places[out, in_], out, in_, bad=k >= 10 - strangers))
+
+        return write(tmp_path, k, change=change)
+
+    found = cj.adapters.refine(cj.adapters.load([one_of_two(k) for k in range(10)]))
+    for finding in found.findings.values():
+        assert finding.members == finding.clients[: 10 - strangers] and finding.rank == 0
+        assert not finding.copies and finding.distance["client0"] == 0
+
+
 def _pickle(folder):
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
 

@@ -1,5 +1,6 @@
 """The one-round estimate against dense formulas, its invariances, and its error beside FLUTE's and FedRep's."""
 
+import functools
 import os
 
 import jax
@@ -194,26 +195,34 @@ def test_jit_vmap_dtype_traces_and_bad_data_inside_a_trace(rng, dtype, data):
         )
 
 
-def cell_errors(key, law, samples, clients, rank):
-    """Mean distances to the truth and to its best rank-k model: {method: [2, replicates]}."""
+@functools.partial(jax.jit, static_argnames="rank")
+def fits(tasks, keys, rank):
+    """One program for both laws."""
 
-    def one(key):
-        data_key, start_key = jax.random.split(key)
-        data = LinearTasks(clients, 10, samples, law).generate(key=data_key, dtype=jnp.float64)
-        best = best_of_rank(data.truth, rank).coefficients
-        options = {"key": start_key, "rounds": 2000, "step_size": 0.03}
+    def one(each):
+        data, key = each
+        options = {"key": key, "rounds": 2000, "step_size": 0.03}
         found = {
             "ridge": truncated_ridge(data.inputs, data.targets, rank),
             "flute": flute(data.inputs, data.targets, rank, **options),
             "fedrep": fedrep(data.inputs, data.targets, rank, **options),
         }
+        targets = (data.truth, best_of_rank(data.truth, rank).coefficients)
         return {
-            name: jnp.stack([mean_distance(each.coefficients, target) for target in (data.truth, best)])
+            name: jnp.stack([mean_distance(each.coefficients, target) for target in targets])
             for name, each in found.items()
         }
 
-    run = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=25))
-    return {name: np.asarray(values).T for name, values in run(jax.random.split(key, REPLICATES)).items()}
+    return jax.lax.map(one, (tasks, keys), batch_size=25)
+
+
+def cell_errors(key, law, samples, clients, rank):
+    """Mean distances to the truth and to its best rank-k model: {method: [2, replicates]}."""
+    data_keys, start_keys = jax.vmap(jax.random.split, out_axes=1)(jax.random.split(key, REPLICATES))
+    generate = lambda key: LinearTasks(clients, 10, samples, law).generate(key=key, dtype=jnp.float64)
+    return {
+        name: np.asarray(values).T for name, values in fits(jax.lax.map(generate, data_keys), start_keys, rank).items()
+    }
 
 
 @pytest.mark.slow
