@@ -1,7 +1,6 @@
 """One cell: read the blocks that exist; compile if any is missing, run those chunk by chunk, store each."""
 
 import functools
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +15,7 @@ from jaxtyping import Array, Bool, UInt32
 
 from .._typing import Key
 from ._factorisations import one_matrix_at_a_time
-from ._plan import Cell, blocks_for, cell_id, cell_key, cell_record, chunks_of, lane_indices
+from ._plan import Cell, blocks_for, cell_id, cell_key, chunks_of, lane_indices
 from ._progress import Progress
 from ._results import failed_replicates
 from ._store import Arrays, Block, Store
@@ -48,6 +47,7 @@ class Executor(NamedTuple):
     devices: Sequence[jax.Device]
     store: Store
     bar: Progress
+    labels: dict[Cell, str]
 
     def prepare(self, cell: Cell, program: Program, compilers: ThreadPoolExecutor) -> Prepared:
         """Read the blocks that exist; if any is missing, have the program compiled, ahead of its turn to run."""
@@ -69,13 +69,13 @@ class Executor(NamedTuple):
 
     def run(self, prepared: Prepared) -> CellRun:
         cell, program, blocks, missing, compiling = prepared
-        name, label = cell_id(cell), json.dumps(cell_record(cell))
+        name, label = cell_id(cell), self.labels[cell]
         entry = self.store.manifest["cells"][name]
         needed = self._needed()
         if compiling is not None:
-            self.bar.show(f"compile {label}")
+            self.bar.show(f"compile {label}".rstrip())
             compute, entry["compile_seconds"] = compiling.result()
-            self.bar.show(f"run {label}")
+            self.bar.show(f"run {label}".rstrip())
             blocks |= self._compute(name, compute, missing)
         parts = [blocks[b].arrays for b in needed]
         arrays = {out: np.concatenate([part[out] for part in parts])[: self.replicates] for out in program.outputs}

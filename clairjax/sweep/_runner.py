@@ -18,7 +18,7 @@ from jaxtyping import Array
 from .._validate import is_integer
 from ._execute import CellRun, Executor
 from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key
-from ._progress import Progress
+from ._progress import Progress, labels
 from ._results import Results
 from ._store import Store
 from ._trace import Program, Replicate, trace
@@ -114,7 +114,7 @@ def run(
         store.write_manifest()
         with Progress(len(cells) * replicates, progress) as bar:
             bar.show("prepare")
-            executor = Executor(key, replicates, lane_width, devices, store, bar)
+            executor = Executor(key, replicates, lane_width, devices, store, bar, labels(cells))
             # Programs are compiled side by side and ahead of the cell that runs: compiling is most of a short sweep.
             compilers = ThreadPoolExecutor(os.cpu_count())
             try:

@@ -458,9 +458,7 @@ def test_without_a_terminal_or_rich_progress_is_plain_lines(capsys, monkeypatch,
     shown = capsys.readouterr().err
     assert "\r" not in shown and "\x1b" not in shown
     lines = shown.splitlines()
-    assert lines[0].startswith("prepare: 0 of 20, ") and lines[-1].startswith(
-        'run {"size": 5, "label": "a"}: 20 of 20, '
-    )
+    assert lines[0].startswith("prepare: 0 of 20, ") and lines[-1].startswith("run size 5: 20 of 20, ")
     assert [int(line.split(": ")[-1].split()[0]) for line in lines] == list(range(0, 21, 2))
     run(progress=False)
     run()
