@@ -227,6 +227,7 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         panels[-1].set_ylabel("change against local (points)")
         if abs(average(results, cell, "fedavg") - average(results, cell, "local")).mean() > 0.03:
             panels[-1].set_yscale("symlog", linthresh=1)  # FedAvg's loss would hide the others' changes
+            panels[-1].yaxis.set_major_formatter("{x:g}")
     legend_below(figure, axes[0], columns=4)
     save(figure, path)
 
