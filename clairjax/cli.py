@@ -74,8 +74,11 @@ def _experiment(name: str) -> Experiment:
 def _folder(text: str) -> Path:
     if not text:  # `Path("")` is the current folder
         raise typer.BadParameter("a folder is needed, got ''.")
-    if Path(text).is_file():
-        raise typer.BadParameter(f"{text!r} is a file.")
+    try:
+        if Path(text).is_file():
+            raise typer.BadParameter(f"{text!r} is a file.")
+    except OSError as error:  # as of a name that is too long
+        raise typer.BadParameter(f"{text[:40]!r} cannot be a folder: {error.strerror}.") from None
     return Path(text)
 
 

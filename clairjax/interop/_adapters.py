@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .. import _validate
 from ..alignment import LowRankMatrices
 from ._folder import Folder, client_names, read_folder, resolved
 
@@ -57,6 +58,8 @@ def load(folders: Sequence[str | os.PathLike[str]]) -> Adapters:
     Traceback (most recent call last):
     ValueError: client folders must differ, got one again, the same as one.
     """
+    if isinstance(folders, str | os.PathLike):
+        raise _validate.fail("folders", "a list of folders, one a client", repr(os.fspath(folders)))
     paths = resolved(list(folders))
     if len(paths) < LEAST:
         raise ValueError(

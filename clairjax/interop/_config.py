@@ -161,11 +161,21 @@ def _names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
+def _text(value: Any) -> bool:
+    return isinstance(value, str | None)
+
+
 VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "r": ("a positive integer", _whole),
     "lora_alpha": ("a positive number", _positive),
     "use_rslora": ("true or false", lambda value: isinstance(value, bool)),
     "modules_to_save": ("a list of names or null", _names),
+    "base_model_name_or_path": ("a text or null", _text),
+    "revision": ("a text or null", _text),
+    **{
+        name: ("a text, a list of names or null", lambda value: isinstance(value, str) or _names(value))
+        for name in ("target_modules", "exclude_modules")
+    },
 }
 
 

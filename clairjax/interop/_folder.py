@@ -140,10 +140,18 @@ def client_names(paths: list[Path]) -> list[str]:
 
 
 def resolved(folders: list[str | os.PathLike[str]]) -> list[Path]:
-    paths = [Path(folder).resolve() for folder in folders]
-    files = [(path / WEIGHTS).resolve() for path in paths]
+    paths = [followed(folder, "client folders") for folder in folders]
+    files = [followed(path / WEIGHTS, "client folders") for path in paths]
     for place, file in enumerate(files):
         if file in files[:place]:
             first = folders[files.index(file)]
             raise ValueError(f"client folders must differ, got {folders[place]} again, the same as {first}.")
     return paths
+
+
+def followed(path: str | os.PathLike[str], what: str) -> Path:
+    """The path without links. Of a loop of links it is a `RuntimeError` (before Python 3.13) or an `OSError`."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{what} must be paths that lead somewhere, got {os.fspath(path)!r} ({error}).") from None

@@ -35,6 +35,19 @@ def test_out_must_be_free_or_ours(written, tmp_path):
     (tmp_path / "earlier" / "notes.txt").write_text("x")
     with pytest.raises(ValueError, match=r"with nothing but what this wrote, to be replaced, got notes\.txt in "):
         cj.adapters.save(found, tmp_path / "earlier", force=True)
+    (tmp_path / "earlier" / "notes.txt").unlink()
+    (outsider,) = set(found.verdicts) - set(found.members)
+    for stranger in (f"{found.members[0]}/notes.txt", f"{outsider}/adapter_config.json", f"{outsider}/deep/empty"):
+        path = tmp_path / "earlier" / stranger
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if stranger.endswith("empty") else path.write_text("x")
+        with pytest.raises(ValueError, match=f"with nothing but what this wrote, to be replaced, got {stranger} in "):
+            cj.adapters.save(found, tmp_path / "earlier", force=True)
+        path.rmdir() if stranger.endswith("empty") else path.unlink()
+        while path.parent != tmp_path / "earlier" and not any(path.parent.iterdir()):
+            path = path.parent
+            path.rmdir()
+    cj.adapters.save(found, tmp_path / "earlier", force=True)
     with pytest.raises(ValueError, match="out must be apart from the clients' folders"):
         cj.adapters.save(found, root / "in")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
@@ -67,6 +80,29 @@ def test_out_must_be_apart_from_the_clients(written, tmp_path):
             cj.adapters.save(found, out)
         with pytest.raises(ValueError, match="out must be apart from the clients' folders"):
             cj.adapters.check_out(found.adapters, out, force=True)
+
+
+def test_an_out_that_cannot_be_made_is_refused_before_the_work(written, tmp_path):
+    _, found, _ = written
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for out, message in {
+        tmp_path / "file" / "x" / "y": "out must be where a folder can be made, got ",
+        tmp_path / ("n" * 241): "out must be of a name of at most 240 bytes, got nnn",
+        tmp_path / "loop" / "out": "out must be paths that lead somewhere, got ",
+    }.items():
+        with pytest.raises(ValueError, match=f"^{message}"):
+            cj.adapters.check_out(found.adapters, out, force=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "loop"}
+
+
+def test_folders_are_a_list_of_paths_that_lead_somewhere(tmp_path):
+    with pytest.raises(ValueError, match=r"^folders must be a list of folders, one a client, got 'one'\.$"):
+        cj.adapters.load("one")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path in (tmp_path / "loop", "a\0b"):
+        with pytest.raises(ValueError, match=r"^client folders must be paths that lead somewhere, got "):
+            cj.adapters.load([*write_all(tmp_path / str(path == "a\0b"), count=3), path])
 
 
 @pytest.mark.parametrize("name", ["report.json", "report.png", "Report.PNG", ".parts", ".hidden", "new\nline"])

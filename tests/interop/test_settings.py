@@ -33,6 +33,10 @@ BAD = {
         ["head", 3, {"head": 1}, ["head", 3]],
         "modules_to_save must be a list of names or null, got ",
     ),
+    "base_model_name_or_path": ([7, {"a": 1}], "base_model_name_or_path must be a text or null, got "),
+    "revision": ([1, ["main"]], "revision must be a text or null, got "),
+    "target_modules": ([5, ["q", 5]], "target_modules must be a text, a list of names or null, got "),
+    "exclude_modules": ([5], "exclude_modules must be a text, a list of names or null, got "),
     "rank_pattern": (["q", 3, ["q"]], "rank_pattern must be an object, got "),
     "alpha_pattern": (["q", 3, [1]], "alpha_pattern must be an object, got "),
 }
