@@ -122,7 +122,7 @@ def clair(
     Contrasts cancel the unknown backbone; the convex program gives a first row space; clients far from most others
     outside it are voted out; what remains outside it is averaged over the members. With `refit` the row space is
     then estimated from the members by principal components, its rank against their noise floor, and the vote is
-    taken again, three times. For a shared left factor (the dual, end of CLAIR's Remark 1) pass the transposes,
+    taken again, up to three times. For a shared left factor (the dual, end of CLAIR's Remark 1) pass the transposes,
     `weights.swapaxes(1, 2)`, and transpose `refined` back.
 
     **Args:** `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients.
@@ -148,9 +148,9 @@ def clair(
     `clair(weights, penalty=…, refit=False, solver=ProximalGradient())`; tuning, refitting and shrinkage are not in
     the paper.
 
-    **Cost:** some 100 solver steps, then three times K·q·p² and an eigendecomposition of p × p. Integers and half
-    precision are refused; float32 costs about 1e-6 of the largest contrast in `refined`, and entries below 1e-17
-    vanish in its squares: scale such data.
+    **Cost:** some 100 solver steps, then up to three times (under `vmap` always) K·q·p² and an eigendecomposition of p
+    × p. Integers and half precision are refused; float32 costs about 1e-6 of the largest contrast in `refined`, and
+    entries below 1e-17 vanish in its squares: scale such data.
 
     >>> import jax, jax.numpy as jnp
     >>> import clairjax as cj
