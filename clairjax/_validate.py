@@ -43,9 +43,12 @@ def client_matrices(weights: Any, name: str = "weights") -> Array:
 
 
 def one_number(value: Any, name: str) -> None:
-    """Not an array of several; also inside a trace."""
+    """Not an array of several, nor a text; also inside a trace."""
     if np.shape(value) != ():
         raise fail(name, "one number", f"shape {np.shape(value)}")
+    dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
+    if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+        raise fail(name, "one number", repr(value))
 
 
 def positive(value: Any, name: str) -> None:
@@ -64,6 +67,11 @@ def not_negative(value: Any, name: str) -> None:
     one_number(value, name)
     if concrete(value) and not 0 <= float(value) < float("inf"):
         raise fail(name, "at least 0 and finite", value)
+
+
+def flag(value: Any, name: str) -> None:
+    if not isinstance(value, bool | np.bool_):
+        raise fail(name, "True or False", repr(value))
 
 
 def at_least(value: Any, name: str, least: int) -> None:

@@ -167,9 +167,13 @@ def clair(
     if rank is not None:
         check_rank(rank, weights, solver)
         rank = int(rank)
-    if threshold is not None and _validate.concrete(threshold) and not float(threshold) >= 0:
-        raise _validate.fail("threshold", "zero or positive", threshold)
+    if threshold is not None:
+        _validate.one_number(threshold, "threshold")
+        if _validate.concrete(threshold) and not float(threshold) >= 0:
+            raise _validate.fail("threshold", "zero or positive", threshold)
     _validate.between(vote_share, "vote_share", 0, 1)
+    _validate.flag(refit, "refit")
+    _validate.flag(shrink, "shrink")
     pair_weights = pair_weight_table(pair_weights, weights)
     in_range = traced_in_range(
         penalty,

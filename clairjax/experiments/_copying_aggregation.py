@@ -31,8 +31,7 @@ PUBLISHED = {
     "heterogeneous": Published(Penalty(0.5, 0.2), 0.01),
 }
 VOTE_SHARE = 0.5
-# Times the middle client's reach: between honest clients (up to 1.56) and strangers (1.79 up) of 26 fleets that no
-# table is made of.
+# Of reaches: the middle of the gap between honest clients and strangers in 26 fleets that no table is made of.
 FAR = 1.67
 
 
@@ -47,8 +46,8 @@ class Verdict(NamedTuple):
 
 def aggregate(
     cell: Cell, fleet: Fleet, frozen: Float[Array, "layers out in"]
-) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict]]:
-    """Every method's matrices, and the verdicts of CLAIR as published and as it tunes itself.
+) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict], Float[Array, " clients"]]:
+    """Every method's matrices, the verdicts of CLAIR as published and as it tunes itself, and the latter's reaches.
 
     `frozen` are the backbone's matrices, which the adapters update. CLAIR runs in the default float of the process;
     the models are float32.
@@ -61,10 +60,10 @@ def aggregate(
         "oracle_fedavg": jax.vmap(lambda weights: oracle_fedavg(weights, benign))(wide),
     }
     methods["published"], published = as_published(wide, PUBLISHED[cell.regime])
-    updates, verdicts = by_factors(up, down, cell.scale)
+    updates, verdicts, far = by_factors(up, down, cell.scale)
     methods |= {name: frozen.astype(float)[:, None] + update for name, update in updates.items()}
     narrow = {name: matrices.astype(fleet.attention.dtype) for name, matrices in methods.items()}
-    return narrow, {"published": published, **verdicts}
+    return narrow, {"published": published, **verdicts}, far
 
 
 def as_published(
@@ -88,25 +87,27 @@ def as_published(
 
 def by_factors(
     up: Float[Array, "layers clients out rank"], down: Float[Array, "layers clients rank in"], scale: float
-) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict]]:
+) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict], Float[Array, " clients"]]:
     """Refined updates by `clair` on the adapters' factors, nothing given, for a shared row space and its dual.
 
     All adapters start from one A and B = 0, so their row spaces are near one another before any task is seen; what a
     client has learned is in its columns, which the dual aligns. One verdict from both and from the contrasts as they
-    are; then each layer's row space, or column space, is refitted on the members.
+    are: a client is out if its reach is over `FAR`. Then each layer's row space, or column space, is refitted on the
+    members.
     """
     sides = {"auto": lambda matrices: matrices, "dual": lambda matrices: matrices.mT}
 
-    def vote(factors: tuple[Array, Array]) -> dict[str, tuple[Array, ...]]:
-        found = {name: clair(turn(LowRankMatrices(*factors, scale))) for name, turn in sides.items()}
-        return {
+    def vote(factors: tuple[Array, Array]) -> tuple[Array, dict[str, tuple[Array, ...]]]:
+        matrices = LowRankMatrices(*factors, scale)
+        found = {name: clair(turn(matrices)) for name, turn in sides.items()}
+        return separations(matrices), {
             name: (each.off_subspace, each.members, each.rank, status_number(each.status))
             for name, each in found.items()
         }
 
-    found = jax.lax.map(vote, (up, down))
-    whole = jax.lax.map(lambda factors: separations(LowRankMatrices(factors[0], factors[1], scale)), (up, down))
-    members = verdict([whole, *(distances for distances, *_ in found.values())])
+    whole, found = jax.lax.map(vote, (up, down))
+    far = reaches([whole, *(distances for distances, *_ in found.values())])
+    members = far <= FAR
 
     def layer(factors: tuple[Array, Array]) -> dict[str, Array]:
         refined = {}
@@ -116,7 +117,8 @@ def by_factors(
                 refined[title] = turn(result).dense()
         return refined
 
-    return jax.lax.map(layer, (up, down)), {name: Verdict(members, *each) for name, (_, *each) in found.items()}
+    verdicts = {name: Verdict(members, *each) for name, (_, *each) in found.items()}
+    return jax.lax.map(layer, (up, down)), verdicts, far
 
 
 def separations(weights: LowRankMatrices) -> Float[Array, "clients clients"]:
@@ -126,13 +128,13 @@ def separations(weights: LowRankMatrices) -> Float[Array, "clients clients"]:
     return jnp.linalg.norm(rows[:, None] - rows[None], axis=2)
 
 
-def verdict(tables: list[Float[Array, "layers clients clients"]]) -> Bool[Array, " clients"]:
-    """Who belongs by all layers together.
+def reaches(tables: list[Float[Array, "layers clients clients"]]) -> Float[Array, " clients"]:
+    """How far each client is from the others by all layers together, the middle client's reach being 1.
 
-    The rule: a pair's distance is its root mean square over the layers, each in units of the median pair's; a
-    client's reach is the distance to as many others as a member needs votes, and of several kinds of distance the
-    geometric mean. A client is out if its reach is over `FAR` times the middle client's. Votes of single layers, each
-    a yes or no, are much weaker evidence: in some layers honest clients differ more than the stranger does.
+    A pair's distance is its root mean square over the layers, each in units of the median pair's; a client's reach is
+    the distance to as many others as a member needs votes, and of several kinds of distance the geometric mean. Votes
+    of single layers, each a yes or no, are much weaker evidence: in some layers honest clients differ more than the
+    stranger does.
     """
     count = tables[0].shape[-1]
     pairs = jnp.triu_indices(count, 1)
@@ -144,4 +146,4 @@ def verdict(tables: list[Float[Array, "layers clients clients"]]) -> Bool[Array,
         return jnp.log(jnp.maximum(reach, jnp.finfo(reach.dtype).tiny)) / 2
 
     reach = jnp.stack([log_reach(table) for table in tables]).mean(0)
-    return reach - jnp.median(reach) <= jnp.log(FAR)
+    return jnp.exp(reach - jnp.median(reach))

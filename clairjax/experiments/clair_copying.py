@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .._typing import Key
 from ..sweep import Results
-from ._copying_aggregation import aggregate
+from ._copying_aggregation import FAR, aggregate
 from ._copying_backbone import backbone
 from ._copying_clients import Cell, draw_tasks, draw_tests, judge, train_fleet
 from ._experiment import Experiment
@@ -76,9 +76,9 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     tasks = draw_tasks(cell, task_key)
     fleet = train_fleet(cell, model, tasks, key=train_key)
     frozen = jnp.stack([layer.weight for layer in model.projections])
-    methods, verdicts = aggregate(cell, fleet, frozen)
+    methods, verdicts, far = aggregate(cell, fleet, frozen)
     accuracies = judge(model, fleet, jnp.stack(list(methods.values())), draw_tests(cell, tasks, key=test_key))
-    outputs = dict(zip(methods, accuracies, strict=True))
+    outputs = {**dict(zip(methods, accuracies, strict=True)), "reaches": far}
     for name, verdict in verdicts.items():
         outputs |= {
             f"{name}_members": verdict.members,
@@ -143,14 +143,25 @@ def report(results: Results) -> list[Table]:
         ),
         Table(
             "Who belongs: replicates in which all clients are judged right; layers of eight that alone are right",
-            (*where, *(title for name in CLAIRS for title in (LABELS[name], "layers", "ranks"))),
+            (
+                *where,
+                *(title for name in CLAIRS for title in (LABELS[name], "layers", "ranks")),
+                "reach: honest, up to",
+                "contaminated, from",
+            ),
             tuple(
-                (*_where(cell), *(text for name in CLAIRS for text in _judged(results, cell, name)))
+                (
+                    *_where(cell),
+                    *(text for name in CLAIRS for text in _judged(results, cell, name)),
+                    *_reaches(results, cell),
+                )
                 for cell in ordered
             ),
             (
                 "As published: a client belongs if its votes, averaged over the layers, are at least 1/2. clair and "
-                "its dual: one verdict, by the distances over all layers, whole and outside either subspace.",
+                "its dual: one verdict, by the distances over all layers, whole and outside either subspace. A client "
+                f"is out whose reach, its distance to the middle one of the others, is over {FAR} times the middle "
+                "client's; the extremes are over all replicates.",
             ),
         ),
     ]
@@ -191,6 +202,13 @@ def _judged(results: Results, cell: Cell, name: str) -> tuple[str, str, str]:
     ranks = kept(results, cell)[f"{name}_ranks"]
     span = f"{ranks.min()}–{ranks.max()}" if ranks.size else "–"
     return f"{right.sum()} of {len(right)}", exact_layers(results, cell, name).text(2), span
+
+
+def _reaches(results: Results, cell: Cell) -> tuple[str, str]:
+    far = kept(results, cell)["reaches"]
+    if not far.size:
+        return "–", "–"
+    return f"{far[:, : cell.benign].max():.2f}", f"{far[:, cell.benign :].min():.2f}"
 
 
 def _failures(results: Results) -> tuple[str, ...]:

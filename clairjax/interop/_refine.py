@@ -133,11 +133,8 @@ def refine(
     if rank is not None:
         _validate.at_least(rank, "rank", 1)
         _check_fits(rank, adapters)
-    if not isinstance(tolerance, int | float | np.number):
-        raise _validate.fail("tolerance", "a number", repr(tolerance))
     _validate.between(tolerance, "tolerance", 0, 1)
-    if not isinstance(shrink, bool | np.bool_):
-        raise _validate.fail("shrink", "True or False", repr(shrink))
+    _validate.flag(shrink, "shrink")
     unusable = _unusable(adapters)
     if len(adapters.clients) - len(unusable) < LEAST:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unusable.items())

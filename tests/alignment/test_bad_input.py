@@ -180,6 +180,15 @@ for call in (
     lambda: Factored(max_rank=2.0),
     lambda: Factored(max_steps=1e3),
     lambda: ProximalGradient(max_steps=True),
+    lambda: decompose(weights, Penalty("0.3", 0.1)),
+    lambda: decompose(weights, Penalty(None, 0.1)),
+    lambda: clair(weights, solver=Factored(rtol="small")),
+    lambda: clair(weights, threshold="1"),
+    lambda: clair(weights, threshold=np.ones(2)),
+    lambda: clair(weights, vote_share=True),
+    lambda: clair(weights, vote_share=1j),
+    lambda: clair(weights, refit=1),
+    lambda: clair(weights, shrink="no"),
 ):
     try:
         call()
@@ -201,6 +210,15 @@ def test_kinds_of_argument():
         "max_rank must be an integer of at least 1, got 2.0.",
         "max_steps must be an integer of at least 1, got 1000.0.",
         "max_steps must be an integer of at least 1, got True.",
+        "penalty.low_rank must be one number, got '0.3'.",
+        "penalty.low_rank must be one number, got None.",
+        "solver.rtol must be one number, got 'small'.",
+        "threshold must be one number, got '1'.",
+        "threshold must be one number, got shape (2,).",
+        "vote_share must be one number, got True.",
+        "vote_share must be one number, got 1j.",
+        "refit must be True or False, got 1.",
+        "shrink must be True or False, got 'no'.",
     ], done.stderr
 
 

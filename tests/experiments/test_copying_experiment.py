@@ -13,7 +13,7 @@ import pytest
 from clairjax.data import Copying, masked_accuracy
 from clairjax.experiments import EXPERIMENTS, clair_copying
 from clairjax.experiments import _copying_backbone as backbones
-from clairjax.experiments._copying_aggregation import FAR, PUBLISHED, as_published, by_factors, verdict
+from clairjax.experiments._copying_aggregation import FAR, PUBLISHED, as_published, by_factors, reaches
 from clairjax.experiments._copying_clients import Cell, Fleet, draw_tasks, draw_tests, judge, train_fleet
 from clairjax.experiments._copying_training import (
     FineTuning,
@@ -135,7 +135,8 @@ def made_factors(rng, *, layers=3, clients=10, out=12, in_=14, rank=3):
 
 def test_adapters_are_refined_by_the_clients_that_belong_by_all_layers(rng):
     up, down = made_factors(rng)
-    refined, verdicts = by_factors(up, down, 2.0)
+    refined, verdicts, far = by_factors(up, down, 2.0)
+    assert far[9] > FAR >= far[:9].max()
     updates = np.asarray(2 * up @ down)
     assert set(refined) == {"auto", "auto_shrink", "dual", "dual_shrink"}
     for name in ("auto", "dual"):
@@ -152,7 +153,7 @@ def test_adapters_are_refined_by_the_clients_that_belong_by_all_layers(rng):
 def test_one_layer_without_differences_changes_no_verdict(rng):
     up, down = made_factors(rng)
     up, down = up.at[0, 9].set(up[0, 0]), down.at[0, 9].set(down[0, 0])
-    _, verdicts = by_factors(up, down, 2.0)
+    _, verdicts, _ = by_factors(up, down, 2.0)
     assert bool(verdicts["auto"].layers[0, 9])
     np.testing.assert_array_equal(verdicts["auto"].members, np.arange(10) < 9)
 
@@ -162,29 +163,27 @@ def between(points):
     return jnp.asarray(np.linalg.norm(points[:, :, None] - points[:, None], axis=-1))
 
 
-def test_the_verdict_is_of_ratios_and_of_no_order(rng):
+def test_reaches_are_of_ratios_and_of_no_order(rng):
     points = rng.normal(size=(4, 9, 60))
     points[:, 2] *= 3
     tables = [between(points), between(points[:, :, :40])]
-    members = verdict(tables)
-    np.testing.assert_array_equal(members, np.arange(9) != 2)
+    far = reaches(tables)
+    np.testing.assert_array_equal(far > FAR, np.arange(9) == 2)
     units = jnp.asarray([1.0, 1e-3, 7.0, 1e5])[:, None, None]
-    np.testing.assert_array_equal(verdict([tables[0] * units, 5 * tables[1]]), members)
+    np.testing.assert_allclose(reaches([tables[0] * units, 5 * tables[1]]), far, rtol=1e-12)
     order = rng.permutation(9)
-    shuffled = [table[:, order][:, :, order] for table in tables]
-    np.testing.assert_array_equal(verdict(shuffled), members[order])
+    np.testing.assert_allclose(reaches([table[:, order][:, :, order] for table in tables]), far[order], rtol=1e-12)
 
 
-@pytest.mark.parametrize("side", [0.99, 1.01])
-def test_the_verdict_by_hand(side):
+def test_reaches_by_hand():
     """Eight clients in the corners of a simplex, and one that is equally far from all of them."""
     table = np.where(np.eye(9, dtype=bool), 0.0, 1.0)
-    table[8, :8] = table[:8, 8] = side * FAR
-    np.testing.assert_array_equal(verdict([jnp.asarray(table)[None]]), [True] * 8 + [side < 1])
+    table[8, :8] = table[:8, 8] = 1.5
+    np.testing.assert_allclose(reaches([jnp.asarray(table)[None]]), [1] * 8 + [1.5], rtol=1e-12)
 
 
-def test_the_verdict_on_equal_clients_is_that_all_belong():
-    assert bool(verdict([jnp.zeros((2, 5, 5))]).all())
+def test_reaches_of_equal_clients_are_equal():
+    np.testing.assert_array_equal(reaches([jnp.zeros((2, 5, 5))]), np.ones(5))
 
 
 def test_the_published_procedure_uses_the_printed_numbers(rng):
@@ -238,6 +237,7 @@ def made(name, replicates=4):
     arrays = {}
     for cell in cells:
         arrays[cell] = {method: draws.uniform(0.7, 0.8, (replicates, cell.benign)) for method in clair_copying.LABELS}
+        arrays[cell]["reaches"] = np.linspace(0.5, 1.4, cell.clients) + np.arange(replicates)[:, None] / 100
         for who in clair_copying.CLAIRS:
             benign = np.arange(cell.clients) < cell.benign
             arrays[cell] |= {
@@ -256,6 +256,7 @@ def test_every_report_and_plot(name, tmp_path):
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert tables[2].rows[0][2:4] == ("4 of 4", "8.00 ±0.00")
+    assert tables[2].rows[0][-2:] == ("1.33", "1.40")
 
 
 def test_the_table_counts_wrong_verdicts_and_pairs_differences():
