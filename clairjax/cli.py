@@ -191,7 +191,7 @@ def profile(
 @app.command()
 def refine(
     clients: Annotated[
-        list[Path], typer.Argument(metavar="CLIENT_DIR…", help="A folder with a PEFT LoRA adapter each.")
+        list[str], typer.Argument(metavar="CLIENT_DIR…", help="A folder with a PEFT LoRA adapter each.")
     ],
     out: Annotated[
         Path | None,

@@ -64,7 +64,8 @@ def read_folder(path: Path, name: str) -> Folder:
     **Raises:** `ValueError` naming the client and what is wrong with it.
     """
     if not path.is_dir():
-        raise ValueError(f"client {name} must be a folder with a PEFT adapter, got {path}.")
+        got = f"the file {path}" if path.exists() else f"{path}, which does not exist"
+        raise ValueError(f"client {name} must be a folder with a PEFT adapter, got {got}.")
     settings = read_settings(path, name)
     if not (path / WEIGHTS).is_file():
         if (path / PICKLE).exists():
@@ -120,6 +121,8 @@ def _factors(
     (down_shape, down_kind), (up_shape, up_kind) = tensors[down_key], tensors[up_key]
     if len(down_shape) != 2 or len(up_shape) != 2:
         raise ValueError(f"{where}: factors must be matrices (convolutions are not), got {up_shape} and {down_shape}.")
+    if 0 in up_shape + down_shape:
+        raise ValueError(f"{where}: factors must have no empty axis, got {up_shape} and {down_shape}.")
     if {down_kind, up_kind} - set(FLOATS) or down_kind != up_kind:
         raise ValueError(f"{where}: factors must be of one type of {sorted(FLOATS)}, got {up_kind} and {down_kind}.")
     rank = settings.rank(module)
@@ -151,6 +154,8 @@ def resolved(folders: list[str | os.PathLike[str]]) -> list[Path]:
 
 def followed(path: str | os.PathLike[str], what: str) -> Path:
     """The path without links. Of a loop of links it is a `RuntimeError` (before Python 3.13) or an `OSError`."""
+    if not os.fspath(path):  # `Path("")` is the current folder
+        raise ValueError(f"{what} must be paths, got ''.")
     try:
         return Path(path).resolve()
     except (OSError, RuntimeError, ValueError) as error:

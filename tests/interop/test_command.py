@@ -91,3 +91,9 @@ def test_a_bad_folder_is_refused_with_a_reason(invoke, tmp_path):
     done = invoke(write(tmp_path, 0), write(tmp_path, 1), tmp_path / "nowhere", "--dry-run")
     assert done.exit_code == 2
     assert "Error: client nowhere must be a folder with a PEFT adapter" in done.stderr
+
+
+def test_no_name_is_not_the_current_folder(invoke, tmp_path, monkeypatch):
+    monkeypatch.chdir(write(tmp_path, 2))
+    done = invoke(write(tmp_path, 0), write(tmp_path, 1), "", "--dry-run")
+    assert done.exit_code == 2 and "client folders must be paths, got ''." in done.stderr

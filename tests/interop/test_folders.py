@@ -304,6 +304,10 @@ BAD_FOLDERS = {
     ),
     "other shape": (_store(up=lambda key, value: {key: value[:9].copy()}), "must be of one shape (out, in)"),
     "convolution": (_store(up=lambda key, value: {key: value[:, :, None, None]}), "factors must be matrices"),
+    "no columns": (
+        _store(down=lambda key, value: {key: value[:, :0].copy()}),
+        "layers.0.mlp.up: factors must have no empty axis, got ",
+    ),
     "integers": (_store(up=lambda key, value: {key: value.astype(np.int32)}), "factors must be of one type"),
 }
 
@@ -325,6 +329,12 @@ def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
         cj.adapters.load([one, two])
     with pytest.raises(ValueError, match="client folders must differ"):
         cj.adapters.load([one, two, tmp_path / "link"])
+    with pytest.raises(ValueError, match=r"^client nowhere must be a folder .*/nowhere, which does not exist\.$"):
+        cj.adapters.load([one, two, tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match=r"^client adapter_config.json must be a folder .*, got the file .*\.json\.$"):
+        cj.adapters.load([one, two, three / "adapter_config.json"])
+    with pytest.raises(ValueError, match=r"^client folders must be paths, got ''\.$"):
+        cj.adapters.load([one, two, ""])
     other = write(tmp_path, 4, config={"base_model_name_or_path": "elsewhere"})
     with pytest.raises(
         ValueError, match=r"^base models must be the same, got base \(client0\) and elsewhere \(client4\)\.$"
@@ -338,6 +348,7 @@ def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
         ({"rank": 0}, "rank must be an integer of at least 1, got 0."),
         ({"rank": 20_000}, "rank must be at most 14, the smallest side of module layers.0.attn.q, got 20000."),
         ({"tolerance": 1.0}, "tolerance must be above 0 and below 1, got 1.0."),
+        ({"tolerance": True}, "tolerance must be one number, got True."),
     ],
 )
 def test_bad_arguments(written, arguments, message):
