@@ -94,7 +94,7 @@ def test_the_program_has_the_same_optimum(size, rng, dtype):
     np.testing.assert_allclose(found.projector, expected.projector, atol=close)
 
 
-@pytest.mark.parametrize("shrink", [False, True])
+@pytest.mark.parametrize(("dtype", "shrink"), [(np.float32, False), (np.float64, False), (np.float64, True)])
 def test_clair_in_factors_is_clair(shrink, rng, dtype):
     """Given the rank and the threshold. Left to itself the dense vote takes q(p − r) numbers to be set by noise, more
     than products of low rank have: it then finds differences of noise significant, and at times excludes a member."""
@@ -193,8 +193,8 @@ def test_small_matrices_are_formed(rng):
     np.testing.assert_allclose(found.refined.dense(), expected.refined, atol=1e-4)
 
 
-def test_jit_vmap_and_a_status_for_bad_numbers(rng, dtype):
-    weights = [clients(np.random.default_rng(seed), dtype=dtype) for seed in range(2)]
+def test_jit_vmap_and_a_status_for_bad_numbers():
+    weights = [clients(np.random.default_rng(seed)) for seed in range(2)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *weights)
     both = jax.jit(jax.vmap(lambda each: clair(each, rank=2).refined.dense()))(stacked)
     for place, each in enumerate(weights):

@@ -72,13 +72,13 @@ def test_patterns_match_as_in_peft(pattern, module, matches):
 
 
 def test_numbers_go_back_in_their_type_and_modules_not_refined_bit_for_bit(tmp_path):
-    inputs = write_all(tmp_path / "in", count=6, bad=(), dtype="bfloat16")
+    inputs = write_all(tmp_path / "in", bad=(), dtype="bfloat16")
     lonely = write(tmp_path / "in", 9, modules=list(MODULES)[:1], dtype="bfloat16")
     loaded = cj.adapters.load([*inputs[:2], lonely])
     assert list(loaded.modules) == [next(iter(MODULES))] and len(loaded.skipped) == 2
     assert any("kept as it is" in notice for notice in loaded.notices)
     report = cj.adapters.save(cj.adapters.refine(cj.adapters.load([*inputs, lonely]), rank=6), tmp_path / "out")
-    assert any("the vote is over 6 clients, without client9" in notice for notice in report["notices"])
+    assert any("the vote is over 8 clients, without client9" in notice for notice in report["notices"])
     assert {str(one.dtype) for one in tensors(tmp_path / "out" / "client0").values()} == {"bfloat16"}
     assert set(tensors(tmp_path / "out" / "client9")) == set(folders.keys(next(iter(MODULES))))
 
@@ -168,8 +168,11 @@ def test_a_module_with_two_members_is_refined_and_one_without_any_says_so(writte
         nobody.refined(module)
 
 
+ATTACKED = [name for name, shape in MODULES.items() if shape == (14, 20)]  # compiles half as much as all
+
+
 def _with(client, change):
-    return lambda root: [write(root, k, change=change if k == client else None) for k in range(10)]
+    return lambda root: [write(root, k, modules=ATTACKED, change=change if k == client else None) for k in range(10)]
 
 
 def _colluding(disguise=lambda k, up, down: (up, down)):
@@ -181,7 +184,8 @@ def _colluding(disguise=lambda k, up, down: (up, down)):
         return disguise(k, *factors(50, places[out, in_], out, in_, bad=True))
 
     return lambda root: [
-        write(root, k, change=(lambda up, down, k=k: same(k, up, down)) if k >= 7 else None) for k in range(10)
+        write(root, k, modules=ATTACKED, change=(lambda up, down, k=k: same(k, up, down)) if k >= 7 else None)
+        for k in range(10)
     ]
 
 
@@ -220,7 +224,7 @@ def test_an_attack_is_named_and_the_members_do_not_feel_it(attack, tmp_path):
         assert found.verdicts["client4"].reason == f"NaN or infinite values in module {min(MODULES)}"
     innocent = [path for path in sorted((tmp_path / "in").iterdir()) if path.name not in guilty]
     alone = cj.adapters.refine(cj.adapters.load(innocent))
-    for module in MODULES:
+    for module in ATTACKED:
         with_them, without = (np.asarray(each.refined(module)[1].dense()) for each in (found, alone))
         assert np.linalg.norm(with_them - without) <= 0.01 * np.linalg.norm(without)
 
@@ -235,7 +239,7 @@ def test_nobody_is_voted_out_on_rounding(strangers, tmp_path):
             out, in_ = len(up), down.shape[1]
             return _rotated(k, *factors(50, places[out, in_], out, in_, bad=k >= 10 - strangers))
 
-        return write(tmp_path, k, change=change)
+        return write(tmp_path, k, modules=ATTACKED, change=change)
 
     found = cj.adapters.refine(cj.adapters.load([one_of_two(k) for k in range(10)]))
     for finding in found.findings.values():
