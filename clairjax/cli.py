@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import compress
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, NoReturn
 
 
@@ -32,15 +31,10 @@ from .sweep._progress import Progress  # noqa: E402
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-class Preset(enum.StrEnum):
-    smoke = "smoke"
-    laptop = "laptop"
-    paper = "paper"
-
-
-class Precision(enum.StrEnum):
-    float32 = "float32"
-    float64 = "float64"
+Preset = enum.StrEnum("Preset", ["smoke", "laptop", "paper"])
+Precision = enum.StrEnum("Precision", ["float32", "float64"])
+Shared = enum.StrEnum("Shared", ["rows", "columns"])
+REFUSED = 2  # the exit status where what was asked for is at fault, as typer's own
 
 
 def main() -> None:
@@ -137,7 +131,7 @@ def reproduce(
     try:
         results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out, progress=True)
     except ValueError as error:
-        _refuse(error)
+        _fail(error, REFUSED)
     except OSError as error:
         _fail(error)
     except KeyboardInterrupt:
@@ -172,7 +166,7 @@ def profile(
     _use(dtype)
     cells = _cells(experiment, preset, changes)
     if cell >= len(cells):
-        _refuse(ValueError(f"--cell must be below {len(cells)}, the number of cells of {preset}, got {cell}."))
+        _fail(ValueError(f"--cell must be below {len(cells)}, the number of cells of {preset}, got {cell}."), REFUSED)
     chosen = cells[cell]
 
     def replicates(keys: jax.Array) -> dict[str, jax.Array]:
@@ -183,7 +177,7 @@ def profile(
     try:
         print(measure(replicates, jax.random.split(jax.random.key(seed), lanes), trace=trace))
     except ValueError as error:
-        _refuse(error)
+        _fail(error, REFUSED)
     except OSError as error:
         _fail(error)
 
@@ -202,6 +196,7 @@ def refine(
     ] = None,
     tolerance: Annotated[float, typer.Option(help="Relative error allowed by truncation.")] = 0.05,
     shrink: Annotated[bool, typer.Option("--shrink", help="Pool by as much as the data support.")] = False,
+    shared: Annotated[Shared, typer.Option(help="Space in common; columns if all start from one A.")] = Shared.rows,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier refine wrote to --out.")] = False,
 ) -> None:
@@ -211,19 +206,26 @@ def refine(
     report.png. Nothing is written unless everything could be.
     """
     if out is None and not dry_run:
-        _refuse(ValueError("--out must be a folder, unless --dry-run is given."))
+        _fail(ValueError("--out must be a folder, unless --dry-run is given."), REFUSED)
     try:
         loaded = adapters.load(clients)
         if out is not None and not dry_run:
             adapters.check_out(loaded, out, force)
         with _bar(len(loaded.modules) * (1 if dry_run else 2)) as step:
-            found = adapters.refine(loaded, rank=rank, tolerance=tolerance, shrink=shrink, progress=step)
+            found = adapters.refine(
+                loaded,
+                rank=rank,
+                tolerance=tolerance,
+                shrink=shrink,
+                shared=shared.value,
+                progress=step,
+            )
             if out is None or dry_run:
                 content = adapters.report(found)
             else:
                 content = adapters.save(found, out, force=force, progress=step)
     except ValueError as error:
-        _refuse(error)
+        _fail(error, REFUSED)
     except (ImportError, OSError) as error:
         _fail(error)
     _console().print(*_refine_tables(content))
@@ -259,16 +261,13 @@ def _refine_tables(content: dict[str, Any]) -> tuple[Table, Table]:
         status = module["status"].split(":")[0].split(",")[0]
         row = [name, *ranks, ", ".join(out), f"{max(errors):.1%}" if errors else "", status]
         modules.add_row(*map(Text, compress(row, shown)))
-    clients = Table("client", "verdict", "voted out of", "median distance / threshold", box=None)
+    clients = Table("client", "verdict", "voted out of", "reach", box=None)
     for name, client in content["clients"].items():
-        distances = [
-            module["clients"][name]["distance"] for module in content["modules"].values() if name in module["clients"]
-        ]
         clients.add_row(
             Text(name),
             Text(client["verdict"] + (f" ({client['reason']})" if client["reason"] else "")),
             f"{len(client['voted_out'])} of {client['modules']} modules",
-            f"{median(distances):.2f}" if distances else "",
+            "" if client["reach"] is None else f"{client['reach']:.2f}",
         )
     return modules, clients
 
@@ -281,17 +280,12 @@ def _cells(experiment: Experiment, preset: str, changes: list[str] | None) -> tu
     try:
         return experiment.choose(preset, experiment.parse(preset, changes or []))
     except ValueError as error:
-        _refuse(error)
+        _fail(error, REFUSED)
 
 
-def _refuse(error: ValueError) -> NoReturn:
+def _fail(error: Exception, code: int = 1) -> NoReturn:
     print(f"Error: {error}", file=sys.stderr)
-    raise typer.Exit(2)
-
-
-def _fail(error: Exception) -> NoReturn:
-    print(f"Error: {error}", file=sys.stderr)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 def _console() -> Console:

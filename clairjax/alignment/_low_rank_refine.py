@@ -152,7 +152,7 @@ def _refine_members(
 
 @jax.jit
 def change_norms(refined: RefinedFactors, weights: LowRankMatrices) -> Float[Array, " clients"]:
-    """‖W̃_k − W_k‖_F."""
+    """‖W̃_k − W_k‖_F of what `refine_members` makes of `weights`, whose `own_up` is theirs."""
     down = refined.own_down - weights.scaled_down()
     up, common_up = refined.own_up, refined.common_up
     own = jnp.sum(_products(up, up) * _products(down.swapaxes(1, 2), down.swapaxes(1, 2)), axis=(1, 2))

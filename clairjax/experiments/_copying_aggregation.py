@@ -15,6 +15,7 @@ from ..alignment import (
     refine,
     refine_members,
 )
+from ..alignment._reach import pooled_verdict
 from ._copying_clients import Cell, Fleet
 from ._replicates import status_number
 
@@ -31,8 +32,6 @@ PUBLISHED = {
     "heterogeneous": Published(Penalty(0.5, 0.2), 0.01),
 }
 VOTE_SHARE = 0.5
-# Of reaches: the middle of the gap between honest clients and strangers in 26 fleets that no table is made of.
-FAR = 1.67
 
 
 class Verdict(NamedTuple):
@@ -60,10 +59,10 @@ def aggregate(
         "oracle_fedavg": jax.vmap(lambda weights: oracle_fedavg(weights, benign))(wide),
     }
     methods["published"], published = as_published(wide, PUBLISHED[cell.regime])
-    updates, verdicts, far = by_factors(up, down, cell.scale)
+    updates, verdicts, reaches = by_factors(up, down, cell.scale)
     methods |= {name: frozen.astype(float)[:, None] + update for name, update in updates.items()}
     narrow = {name: matrices.astype(fleet.attention.dtype) for name, matrices in methods.items()}
-    return narrow, {"published": published, **verdicts}, far
+    return narrow, {"published": published, **verdicts}, reaches
 
 
 def as_published(
@@ -91,23 +90,24 @@ def by_factors(
     """Refined updates by `clair` on the adapters' factors, nothing given, for a shared row space and its dual.
 
     All adapters start from one A and B = 0, so their row spaces are near one another before any task is seen; what a
-    client has learned is in its columns, which the dual aligns. One verdict from both and from the contrasts as they
-    are: a client is out if its reach is over `FAR`. Then each layer's row space, or column space, is refitted on the
-    members.
+    client has learned is in its columns, which the dual aligns. One verdict of `pooled_verdict` from the votes on the
+    row spaces; then each layer's row space, or column space, is refitted on the members.
     """
     sides = {"auto": lambda matrices: matrices, "dual": lambda matrices: matrices.mT}
 
     def vote(factors: tuple[Array, Array]) -> tuple[Array, dict[str, tuple[Array, ...]]]:
         matrices = LowRankMatrices(*factors, scale)
         found = {name: clair(turn(matrices)) for name, turn in sides.items()}
-        return separations(matrices), {
+        rows = matrices.dense().reshape(matrices.shape[0], -1)
+        return jnp.linalg.norm(rows[:, None] - rows[None], axis=2), {
             name: (each.off_subspace, each.members, each.rank, status_number(each.status))
             for name, each in found.items()
         }
 
     whole, found = jax.lax.map(vote, (up, down))
-    far = reaches([whole, *(distances for distances, *_ in found.values())])
-    members = far <= FAR
+    outside, layers, *_ = found["auto"]
+    undecided = ~layers.any(1, keepdims=True)
+    reaches, members = pooled_verdict(whole, outside, layers | undecided, jnp.ones_like(layers))
 
     def layer(factors: tuple[Array, Array]) -> dict[str, Array]:
         refined = {}
@@ -118,32 +118,4 @@ def by_factors(
         return refined
 
     verdicts = {name: Verdict(members, *each) for name, (_, *each) in found.items()}
-    return jax.lax.map(layer, (up, down)), verdicts, far
-
-
-def separations(weights: LowRankMatrices) -> Float[Array, "clients clients"]:
-    """‖W_j − W_k‖_F."""
-    dense = weights.dense()
-    rows = dense.reshape(len(dense), -1)
-    return jnp.linalg.norm(rows[:, None] - rows[None], axis=2)
-
-
-def reaches(tables: list[Float[Array, "layers clients clients"]]) -> Float[Array, " clients"]:
-    """How far each client is from the others by all layers together, the middle client's reach being 1.
-
-    A pair's distance is its root mean square over the layers, each in units of the median pair's; a client's reach is
-    the distance to as many others as a member needs votes, and of several kinds of distance the geometric mean. Votes
-    of single layers, each a yes or no, are much weaker evidence: in some layers honest clients differ more than the
-    stranger does.
-    """
-    count = tables[0].shape[-1]
-    pairs = jnp.triu_indices(count, 1)
-
-    def log_reach(distances: Float[Array, "layers clients clients"]) -> Float[Array, " clients"]:
-        unit = jnp.median(distances[:, *pairs], axis=1)
-        pooled = jnp.sum((distances / jnp.where(unit > 0, unit, 1)[:, None, None]) ** 2, axis=0)
-        reach = jnp.sort(pooled, axis=1)[:, count // 2]  # the own zero is first
-        return jnp.log(jnp.maximum(reach, jnp.finfo(reach.dtype).tiny)) / 2
-
-    reach = jnp.stack([log_reach(table) for table in tables]).mean(0)
-    return jnp.exp(reach - jnp.median(reach))
+    return jax.lax.map(layer, (up, down)), verdicts, reaches

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array
 
 from .._typing import Key
+from ..alignment._reach import FAR
 from ..sweep import Results
-from ._copying_aggregation import FAR, aggregate
+from ._copying_aggregation import aggregate
 from ._copying_backbone import backbone
 from ._copying_clients import Cell, draw_tasks, draw_tests, judge, train_fleet
 from ._experiment import Experiment
@@ -76,9 +77,9 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     tasks = draw_tasks(cell, task_key)
     fleet = train_fleet(cell, model, tasks, key=train_key)
     frozen = jnp.stack([layer.weight for layer in model.projections])
-    methods, verdicts, far = aggregate(cell, fleet, frozen)
+    methods, verdicts, reaches = aggregate(cell, fleet, frozen)
     accuracies = judge(model, fleet, jnp.stack(list(methods.values())), draw_tests(cell, tasks, key=test_key))
-    outputs = {**dict(zip(methods, accuracies, strict=True)), "reaches": far}
+    outputs = {**dict(zip(methods, accuracies, strict=True)), "reaches": reaches}
     for name, verdict in verdicts.items():
         outputs |= {
             f"{name}_members": verdict.members,
@@ -159,9 +160,9 @@ def report(results: Results) -> list[Table]:
             ),
             (
                 "As published: a client belongs if its votes, averaged over the layers, are at least 1/2. clair and "
-                "its dual: one verdict, by the distances over all layers, whole and outside either subspace. A client "
-                f"is out whose reach, its distance to the middle one of the others, is over {FAR} times the middle "
-                "client's; the extremes are over all replicates.",
+                "its dual: one verdict. A client is out if most layers' votes on the row space say so, or if its "
+                "reach, its distance to the middle one of the others over all layers, whole and outside the row "
+                f"spaces, is over {FAR} times the middle client's; the extremes of it are over all replicates.",
             ),
         ),
     ]

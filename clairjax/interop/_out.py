@@ -11,7 +11,7 @@ from .. import _validate
 from ._adapters import Adapters
 from ._config import CONFIG
 from ._folder import WEIGHTS, followed
-from ._refine import MEMBER
+from ._verdict import MEMBER
 
 
 FORMAT = "clairjax refine 1"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ._refine import MEMBER, Refinement
+from ._refine import Refinement
+from ._verdict import MEMBER
 
 
 MOST_LABELS = 40

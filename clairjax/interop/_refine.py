@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -12,47 +12,11 @@ from .. import _validate
 from .._status import Status
 from ..alignment import LowRankMatrices, RefinedFactors, clair, refine_members
 from ._adapters import LEAST, Adapters
+from ._verdict import MEMBER, Finding, Verdict, judge
 
 
 TOLERANCE = 0.05
 NEAR = 0.1  # of the usual distance: honest clients, who trained on data of their own, are not that close
-RULE = "contaminated: voted out of at least half of the modules it takes part in that have a majority"
-MEMBER, CONTAMINATED, UNUSABLE, UNDECIDED = "member", "contaminated", "unusable", "undecided"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One module: who took part and who belongs, and the evidence.
-
-    `distance` of a client is the median of its off-subspace distances to the others, in units of the threshold;
-    `copies` names, of clients that sent what another did or nearly, that other: they have one vote together.
-    """
-
-    module: str
-    shape: tuple[int, int]
-    clients: tuple[str, ...]
-    members: tuple[str, ...]
-    votes: dict[str, float]
-    distance: dict[str, float]
-    copies: dict[str, str]
-    threshold: float
-    rank: int
-    status: str
-
-    @property
-    def decided(self) -> bool:
-        return bool(self.members)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One client: `member`, `contaminated`, `unusable` (with the reason) or `undecided`, and in how many modules."""
-
-    client: str
-    verdict: str
-    modules: int
-    voted_out: tuple[str, ...]
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +29,7 @@ class Refinement:
     rank: int | None
     tolerance: float
     shrink: bool
+    shared: str
     notices: tuple[str, ...]
 
     @property
@@ -87,7 +52,7 @@ class Refinement:
         others = [name for name in self.findings[module].clients if name not in members]
         weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
         counted = jnp.arange(weights.shape[0]) < len(members)
-        refined = refine_members(weights, counted, shrink=self.shrink)
+        refined = sided(refine_members(sided(weights, self.shared), counted, shrink=self.shrink), self.shared)
         theirs = (refined.own_up, refined.own_down, refined.common_share)
         up, down, share = (part[: len(members)] for part in theirs)
         kept = RefinedFactors(up, down, refined.common_up, refined.common_down, share)
@@ -100,13 +65,16 @@ def refine(
     rank: int | None = None,
     tolerance: float = TOLERANCE,
     shrink: bool = False,
+    shared: str = "rows",
     progress: Callable[[str], Any] | None = None,
 ) -> Refinement:
-    """Find the clients that share the others' row space in most modules.
+    """Find the clients that share the others' row space by all modules together, and what the others can share.
 
-    `clairjax.clair` votes in each module on its own. A client is contaminated if it is voted out of at least half of
-    the modules that have a majority, each counting the same; in a module, those are refined that belong to it and
-    to the whole. Clients that send the same matrix, or nearly, have one vote together. A client with NaN or infinite
+    `clairjax.clair` votes in each module on its own. A client is contaminated if it is voted out of more than half of
+    its modules (where there is no majority, nobody is), or if by all of them together it is far from the others: if
+    its reach, the distance to the middle one of the others, pooled over modules, the geometric mean of the whole and
+    what is outside the row spaces, is over 1.67 times the middle client's. In a module, those are refined that belong
+    to it and to the whole. Clients that send the same matrix, or nearly, have one vote together. A client with NaN or infinite
     values, or too large for float32, takes no part.
 
     **Arguments:**
@@ -115,6 +83,9 @@ def refine(
     - `rank`: of the factors that `save` writes; None is the smallest whose relative Frobenius error is at most
       `tolerance`, between 0 and 1, for all members of a module.
     - `shrink`: as in `clairjax.clair`.
+    - `shared`: what members are refined by, "rows", or "columns" for CLAIR's dual. Of adapters that started from one
+      A the row space is that of the start, whatever was learned, and they keep nearly all of it; what they have in
+      common is in B, and of that the columns tell. The vote is on rows in any case.
     - `progress`: called with a module's name before its turn.
 
     **Returns:** `Refinement`. Nothing is written.
@@ -135,6 +106,8 @@ def refine(
         _check_fits(rank, adapters)
     _validate.between(tolerance, "tolerance", 0, 1)
     _validate.flag(shrink, "shrink")
+    if shared not in ("rows", "columns"):
+        raise _validate.fail("shared", "'rows' or 'columns'", repr(shared))
     unusable = _unusable(adapters)
     if len(adapters.clients) - len(unusable) < LEAST:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unusable.items())
@@ -150,8 +123,10 @@ def refine(
             notices.append(f"module {module}: fewer than {LEAST} usable clients adapt it, so it is kept as it is")
         else:
             findings[module] = _vote(adapters, module, usable)
-    verdicts = {name: _verdict(name, findings, unusable.get(name)) for name in adapters.clients}
-    return Refinement(adapters, findings, verdicts, rank, float(tolerance), shrink, tuple(notices))
+    if shared == "rows":
+        notices += _one_start(adapters, findings)
+    verdicts = judge(list(adapters.clients), findings, unusable)
+    return Refinement(adapters, findings, verdicts, rank, float(tolerance), shrink, shared, tuple(notices))
 
 
 def _check_fits(rank: int, adapters: Adapters) -> None:
@@ -161,9 +136,36 @@ def _check_fits(rank: int, adapters: Adapters) -> None:
             raise _validate.fail("rank", f"at most {side}, the smallest side of module {module}", rank)
 
 
+@overload
+def sided(matrices: LowRankMatrices, shared: str) -> LowRankMatrices: ...
+@overload
+def sided(matrices: RefinedFactors, shared: str) -> RefinedFactors: ...
+def sided(matrices: Any, shared: str) -> Any:
+    """As they are, or transposed where the columns are what is shared. Twice is nothing."""
+    return matrices.mT if shared == "columns" else matrices
+
+
+def _one_start(adapters: Adapters, findings: dict[str, Finding]) -> list[str]:
+    """A notice where most shared row spaces hold whole adapters."""
+    ranks = {name: folder.modules for name, folder in adapters.clients.items()}
+    whole = [
+        each.module
+        for each in findings.values()
+        if each.decided and each.rank >= min(ranks[name][each.module].rank for name in each.members)
+    ]
+    if 2 * len(whole) <= len(findings):
+        return []
+    return [
+        f"{len(whole)} of {len(findings)} modules: the shared row space has room for a whole adapter, as where all "
+        "start from one A, so that hardly anything is averaged; the dual aligns their columns: shared='columns', "
+        "--shared columns"
+    ]
+
+
 def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
     weights = adapters.factors(module, names)
-    first = _first_of_copies(weights)
+    squares = _squared_distances(weights)
+    first = _first_of_copies(squares)
     once = len(set(first)) >= LEAST
     # Too few for a vote of each once: all vote, each with the matrix that its group sent, bit for bit.
     voters = list(dict.fromkeys(first)) if once else first
@@ -174,8 +176,9 @@ def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
     others = ~np.eye(len(voters), dtype=bool)
     medians = np.median(off_subspace[others].reshape(len(voters), -1), axis=1)
     threshold = float(found.threshold)
+    voter = [voters.index(k) for k in first]
     distance, votes, belongs = (
-        dict(zip(names, np.asarray(each)[[voters.index(k) for k in first]].tolist(), strict=True))
+        dict(zip(names, np.asarray(each)[voter].tolist(), strict=True))
         for each in (medians / threshold if threshold > 0 else medians, found.votes, found.members)
     )
     return Finding(
@@ -188,6 +191,8 @@ def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
         copies={name: names[k] for name, k in zip(names, first, strict=True) if once and name != names[k]},
         threshold=threshold,
         rank=int(found.rank),
+        whole=np.sqrt(squares),
+        outside=off_subspace[np.ix_(voter, voter)],
         status=Status[found.status],  # type: ignore[misc]
     )
 
@@ -196,10 +201,9 @@ def _some(weights: LowRankMatrices, places: slice | np.ndarray) -> LowRankMatric
     return jax.tree.map(lambda leaf: leaf[places], weights)
 
 
-def _first_of_copies(weights: LowRankMatrices) -> list[int]:
+def _first_of_copies(squares: np.ndarray) -> list[int]:
     """For each client the place of the first with the same matrix, however factored, or nearly the same. Copies vote
     once: otherwise a few parties that send one adapter would make its row space look shared."""
-    squares = _squared_distances(weights)
     pairs = np.sort(squares[np.triu_indices(len(squares), 1)])
     usual = pairs[len(pairs) // 5]  # within a majority, whatever the others are
     near = squares <= np.square(NEAR) * usual
@@ -221,17 +225,6 @@ def _squared_distances(weights: LowRankMatrices) -> np.ndarray:
     scale = own[:, None] + own[None, :]
     squares = scale - 2 * table
     return np.where(squares > 1e-12 * scale, squares, 0)
-
-
-def _verdict(client: str, findings: dict[str, Finding], reason: str | None) -> Verdict:
-    if reason is not None:
-        return Verdict(client, UNUSABLE, 0, (), reason)
-    taking_part = [each for each in findings.values() if each.decided and client in each.clients]
-    out = tuple(each.module for each in taking_part if client not in each.members)
-    if not taking_part:
-        return Verdict(client, UNDECIDED, 0, ())
-    verdict = CONTAMINATED if 2 * len(out) >= len(taking_part) else MEMBER
-    return Verdict(client, verdict, len(taking_part), out)
 
 
 def _unusable(adapters: Adapters) -> dict[str, str]:

@@ -13,8 +13,9 @@ from ._folder import WEIGHTS, Folder
 from ._out import FIGURE, FORMAT, REPORT, check_out, take_place
 from ._part import write_part
 from ._plot import heat_map
-from ._refine import RULE, Refinement
+from ._refine import Refinement
 from ._tensors import read, write
+from ._verdict import RULE
 
 
 def save(
@@ -130,6 +131,7 @@ def report(refinement: Refinement, written: dict[str, dict[str, Any]] | None = N
             "verdict": each.verdict,
             "modules": each.modules,
             "voted_out": list(each.voted_out),
+            "reach": each.reach,
             "reason": each.reason,
             "folder": str(refinement.adapters.clients[name].path),
         }
@@ -141,6 +143,7 @@ def report(refinement: Refinement, written: dict[str, dict[str, Any]] | None = N
         "tolerance": refinement.tolerance,
         "rank": refinement.rank,
         "shrink": refinement.shrink,
+        "shared": refinement.shared,
         "clients": verdicts,
         "modules": modules,
         "notices": list(refinement.notices),

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from clairjax.alignment._reach import FAR
 from clairjax.data import Copying, masked_accuracy
 from clairjax.experiments import EXPERIMENTS, clair_copying
 from clairjax.experiments import _copying_backbone as backbones
-from clairjax.experiments._copying_aggregation import FAR, PUBLISHED, as_published, by_factors, reaches
+from clairjax.experiments._copying_aggregation import PUBLISHED, as_published, by_factors
 from clairjax.experiments._copying_clients import Cell, Fleet, draw_tasks, draw_tests, judge, train_fleet
 from clairjax.experiments._copying_training import (
     FineTuning,
@@ -135,8 +136,8 @@ def made_factors(rng, *, layers=3, clients=10, out=12, in_=14, rank=3):
 
 def test_adapters_are_refined_by_the_clients_that_belong_by_all_layers(rng):
     up, down = made_factors(rng)
-    refined, verdicts, far = by_factors(up, down, 2.0)
-    assert far[9] > FAR >= far[:9].max()
+    refined, verdicts, reaches = by_factors(up, down, 2.0)
+    assert reaches[9] > FAR >= reaches[:9].max()
     updates = np.asarray(2 * up @ down)
     assert set(refined) == {"auto", "auto_shrink", "dual", "dual_shrink"}
     for name in ("auto", "dual"):
@@ -156,34 +157,6 @@ def test_one_layer_without_differences_changes_no_verdict(rng):
     _, verdicts, _ = by_factors(up, down, 2.0)
     assert bool(verdicts["auto"].layers[0, 9])
     np.testing.assert_array_equal(verdicts["auto"].members, np.arange(10) < 9)
-
-
-def between(points):
-    """Distances of clients that are points, [layers, clients, clients]."""
-    return jnp.asarray(np.linalg.norm(points[:, :, None] - points[:, None], axis=-1))
-
-
-def test_reaches_are_of_ratios_and_of_no_order(rng):
-    points = rng.normal(size=(4, 9, 60))
-    points[:, 2] *= 3
-    tables = [between(points), between(points[:, :, :40])]
-    far = reaches(tables)
-    np.testing.assert_array_equal(far > FAR, np.arange(9) == 2)
-    units = jnp.asarray([1.0, 1e-3, 7.0, 1e5])[:, None, None]
-    np.testing.assert_allclose(reaches([tables[0] * units, 5 * tables[1]]), far, rtol=1e-12)
-    order = rng.permutation(9)
-    np.testing.assert_allclose(reaches([table[:, order][:, :, order] for table in tables]), far[order], rtol=1e-12)
-
-
-def test_reaches_by_hand():
-    """Eight clients in the corners of a simplex, and one that is equally far from all of them."""
-    table = np.where(np.eye(9, dtype=bool), 0.0, 1.0)
-    table[8, :8] = table[:8, 8] = 1.5
-    np.testing.assert_allclose(reaches([jnp.asarray(table)[None]]), [1] * 8 + [1.5], rtol=1e-12)
-
-
-def test_reaches_of_equal_clients_are_equal():
-    np.testing.assert_array_equal(reaches([jnp.zeros((2, 5, 5))]), np.ones(5))
 
 
 def test_the_published_procedure_uses_the_printed_numbers(rng):

@@ -40,7 +40,9 @@ def test_it_reports_and_writes(invoke, tmp_path):
 
     done = invoke(*clients, "--out", tmp_path / "out", "--rank", 6)
     assert done.exit_code == 0, done.output
-    assert "Rule: contaminated: voted out of at least half" in done.stdout
+    assert "Rule: contaminated: voted out of more than half" in done.stdout
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["shared"] == "rows"
     assert "refined rank" in done.stdout and "largest error" in done.stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {module["refined_rank"] for module in report["modules"].values()} == {6}
@@ -52,7 +54,7 @@ def test_it_reports_and_writes(invoke, tmp_path):
 def test_brackets_in_names_are_printed(capsys):
     client = {"member": False, "votes": 0.0, "distance": 3.0}
     module = {"shared_rank": 1, "status": "converged: all is well", "refined_rank": None, "clients": {"[red]": client}}
-    verdict = {"verdict": "contaminated", "reason": "[/]", "voted_out": ["q"], "modules": 1}
+    verdict = {"verdict": "contaminated", "reason": "[/]", "voted_out": ["q"], "modules": 1, "reach": None}
     content = {"modules": {"layers[bold].q": module}, "clients": {"[red]": verdict}}
     Console(width=160).print(*cli._refine_tables(content))
     printed = capsys.readouterr().out

@@ -229,6 +229,43 @@ def test_an_attack_is_named_and_the_members_do_not_feel_it(attack, tmp_path):
         assert np.linalg.norm(with_them - without) <= 0.01 * np.linalg.norm(without)
 
 
+def test_columns_of_adapters_are_rows_of_the_transposed(tmp_path):
+    turned = lambda up, down: (down.T.copy(), up.T.copy())
+    loaded = [
+        cj.adapters.load([write(tmp_path / name, k, modules=ATTACKED, change=change) for k in range(8)])
+        for name, change in {"turned": turned, "straight": None}.items()
+    ]
+    columns = cj.adapters.refine(loaded[0], shared="columns")
+    rows = cj.adapters.refine(loaded[1])
+    for module in ATTACKED:
+        assert columns.members_of(module) == rows.members_of(module) == list(rows.verdicts)
+        refined = [each.refined(module)[1].dense() for each in (columns, rows)]
+        np.testing.assert_allclose(refined[0], refined[1].mT, atol=1e-4)
+    report = cj.adapters.save(columns, tmp_path / "out")
+    assert report["shared"] == "columns" and rows.shared == "rows"
+    for module in ATTACKED:
+        before, after = (np.asarray(each.dense()[0]) for each in columns.refined(module))
+        change = np.linalg.norm(after - before) / np.linalg.norm(after)
+        assert report["modules"][module]["clients"]["client0"]["relative_change"] == pytest.approx(change, rel=1e-3)
+
+
+def test_adapters_from_one_start_are_better_aligned_by_columns(tmp_path):
+    """Their rows are those of A, which says nothing of what was learned."""
+
+    def from_one_start(k):
+        def change(up, down):
+            start, own = np.random.default_rng(5), np.random.default_rng([6, k])
+            near = lambda size, moved: start.normal(size=size) + moved * own.normal(size=size)
+            return near(up.shape, 0.3), near(down.shape, 0.02)
+
+        return write(tmp_path, k, modules=ATTACKED, change=change)
+
+    loaded = cj.adapters.load([from_one_start(k) for k in range(8)])
+    (notice,) = cj.adapters.refine(loaded).notices
+    assert notice.startswith("2 of 2 modules: the shared row space has room for a whole adapter, as where all start")
+    assert not cj.adapters.refine(loaded, shared="columns").notices
+
+
 @pytest.mark.parametrize("strangers", [0, 3])
 def test_nobody_is_voted_out_on_rounding(strangers, tmp_path):
     """One adapter from everyone, or from seven of ten, each in a factorisation of its own."""
@@ -353,6 +390,7 @@ def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
         ({"rank": 20_000}, "rank must be at most 14, the smallest side of module layers.0.attn.q, got 20000."),
         ({"tolerance": 1.0}, "tolerance must be above 0 and below 1, got 1.0."),
         ({"tolerance": True}, "tolerance must be one number, got True."),
+        ({"shared": "row"}, "shared must be 'rows' or 'columns', got 'row'."),
     ],
 )
 def test_bad_arguments(written, arguments, message):
