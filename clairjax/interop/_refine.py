@@ -74,8 +74,8 @@ def refine(
     its modules (where there is no majority, nobody is), or if by all of them together it is far from the others: if
     its reach, the distance to the middle one of the others, pooled over modules, the geometric mean of the whole and
     what is outside the row spaces, is over 1.67 times the middle client's. In a module, those are refined that belong
-    to it and to the whole. Clients that send the same matrix, or nearly, have one vote together. A client with NaN or infinite
-    values, or too large for float32, takes no part.
+    to it and to the whole. Clients that send the same matrix, or nearly, have one vote together. A client with NaN or
+    infinite values, or too large for float32, takes no part.
 
     **Arguments:**
 

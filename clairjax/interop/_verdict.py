@@ -70,19 +70,23 @@ def judge(clients: list[str], findings: dict[str, Finding], unusable: dict[str, 
     reaches, belongs = _pooled(judged, list(findings.values()))
     verdicts = {}
     for name, taken in modules.items():
+        if name in unusable:
+            verdicts[name] = Verdict(name, UNUSABLE, 0, (), reason=unusable[name])
+            continue
         if not any(each.decided for each in taken):
-            verdicts[name] = Verdict(
-                name, UNUSABLE if name in unusable else UNDECIDED, 0, (), reason=unusable.get(name, "")
-            )
+            verdicts[name] = Verdict(name, UNDECIDED, len(taken), ())
             continue
         verdict = MEMBER if belongs[originals[name]] else CONTAMINATED
         out = tuple(each.module for each in taken if each.decided and name not in each.members)
-        verdicts[name] = Verdict(name, verdict, len(taken), out, reaches[originals[name]])
+        reach = reaches[originals[name]]
+        verdicts[name] = Verdict(name, verdict, len(taken), out, None if np.isnan(reach) else reach)
     return verdicts
 
 
 def _pooled(names: list[str], findings: list[Finding]) -> tuple[dict[str, float], dict[str, bool]]:
     """In a module without a majority nobody is voted out; its distances count."""
+    if not names:
+        return {}, {}
     shape = (len(findings), len(names))
     whole, outside = np.zeros((2, *shape, len(names)))
     members, present = np.zeros((2, *shape), bool)
