@@ -110,7 +110,8 @@ def refined(request, tmp_path_factory):
     folders = [root / f"client{client}" for client in range(7)]
     for client, folder in enumerate(folders):
         adapted(kind, client, folder)
-    found = cj.adapters.refine(cj.adapters.load(folders))
+    shared = "columns" if kind in ("half", "transposed") else "rows"
+    found = cj.adapters.refine(cj.adapters.load(folders), shared=shared)
     return kind, root, found, cj.adapters.save(found, root / "out")
 
 
