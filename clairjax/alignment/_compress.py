@@ -52,6 +52,9 @@ def compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
 @jax.jit
 def spectra(refined: RefinedFactors) -> Spectra:
     """By QR of the stacked factors and SVD of the small core between them, client after client."""
+    if refined.transposed:
+        found = spectra(refined.mT)
+        return Spectra(found.down.mT, found.values, found.up.mT)
     count, _, own = refined.own_up.shape
     left_basis, left = _joint_columns(refined)
     stacked = jnp.concatenate([refined.own_down.reshape(count * own, -1), refined.common_down])

@@ -20,7 +20,8 @@ class RefinedFactors(eqx.Module):
 
     The first product is what the client keeps of its own, of its rank; the second is the members' mean outside the
     shared row space, of rank up to the sum of theirs and the same for all. `dense` forms the matrices and
-    `clairjax.alignment.compress` gives factors of a chosen rank.
+    `clairjax.alignment.compress` gives factors of a chosen rank. The columns of the second product are columns of
+    `own_up`; where it is `transposed`, its rows are rows of `own_down`.
     """
 
     own_up: Float[Array, "clients out rank"]
@@ -28,6 +29,7 @@ class RefinedFactors(eqx.Module):
     common_up: Float[Array, "out all"]
     common_down: Float[Array, "all in"]
     common_share: Float[Array, " clients"]
+    transposed: bool = eqx.field(static=True, default=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -43,6 +45,7 @@ class RefinedFactors(eqx.Module):
             self.common_down.T,
             self.common_up.T,
             self.common_share,
+            not self.transposed,
         )
 
     def dense(self) -> Float[Array, "clients out in"]:
@@ -152,7 +155,9 @@ def _refine_members(
 
 @jax.jit
 def change_norms(refined: RefinedFactors, weights: LowRankMatrices) -> Float[Array, " clients"]:
-    """‖W̃_k − W_k‖_F of what `refine_members` makes of `weights`, whose `own_up` is theirs."""
+    """‖W̃_k − W_k‖_F of what `clair` or `refine_members` made of `weights`, whose factor on one side is kept."""
+    if refined.transposed:
+        refined, weights = refined.mT, weights.mT
     down = refined.own_down - weights.scaled_down()
     up, common_up = refined.own_up, refined.common_up
     own = jnp.sum(_products(up, up) * _products(down.swapaxes(1, 2), down.swapaxes(1, 2)), axis=(1, 2))

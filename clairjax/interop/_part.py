@@ -8,7 +8,7 @@ import numpy as np
 from ..alignment import LowRankMatrices
 from ..alignment._compress import Spectra, balanced, rank_within, spectra, truncation_errors
 from ..alignment._low_rank_refine import change_norms
-from ._refine import Refinement, sided
+from ._refine import Refinement
 from ._tensors import FLOATS, write
 
 
@@ -22,7 +22,7 @@ def write_part(refinement: Refinement, module: str, path: Path) -> dict[str, Any
     rank = needed if refinement.rank is None else refinement.rank
     at_rank = errors[:, min(rank, errors.shape[1] - 1)]
     lengths = np.linalg.norm(np.asarray(found.values), axis=1)
-    changes = np.asarray(change_norms(sided(refined, refinement.shared), sided(weights, refinement.shared)))
+    changes = np.asarray(change_norms(refined, weights))
     for name, own, error, length, change in zip(names, weights.ranks.tolist(), at_rank, lengths, changes, strict=True):
         if rank < own and error * length > max(change, refinement.tolerance * length):
             why = f"at it module {module} of client {name} loses {error:.0%}, more than refining changes"

@@ -1,7 +1,7 @@
 """Who belongs, module by module and client by client; and the refined factors of those who do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import jax
@@ -52,10 +52,9 @@ class Refinement:
         others = [name for name in self.findings[module].clients if name not in members]
         weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
         counted = jnp.arange(weights.shape[0]) < len(members)
-        refined = sided(refine_members(sided(weights, self.shared), counted, shrink=self.shrink), self.shared)
-        theirs = (refined.own_up, refined.own_down, refined.common_share)
-        up, down, share = (part[: len(members)] for part in theirs)
-        kept = RefinedFactors(up, down, refined.common_up, refined.common_down, share)
+        refined = _sided(refine_members(_sided(weights, self.shared), counted, shrink=self.shrink), self.shared)
+        theirs = ("own_up", "own_down", "common_share")
+        kept = replace(refined, **{part: getattr(refined, part)[: len(members)] for part in theirs})
         return _some(weights, slice(len(members))), kept
 
 
@@ -137,10 +136,10 @@ def _check_fits(rank: int, adapters: Adapters) -> None:
 
 
 @overload
-def sided(matrices: LowRankMatrices, shared: str) -> LowRankMatrices: ...
+def _sided(matrices: LowRankMatrices, shared: str) -> LowRankMatrices: ...
 @overload
-def sided(matrices: RefinedFactors, shared: str) -> RefinedFactors: ...
-def sided(matrices: Any, shared: str) -> Any:
+def _sided(matrices: RefinedFactors, shared: str) -> RefinedFactors: ...
+def _sided(matrices: Any, shared: str) -> Any:
     """As they are, or transposed where the columns are what is shared. Twice is nothing."""
     return matrices.mT if shared == "columns" else matrices
 

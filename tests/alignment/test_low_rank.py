@@ -10,6 +10,7 @@ import pytest
 from clairjax import Factored, LowRankMatrices, Penalty, ProximalGradient, Status, clair, decompose
 from clairjax.alignment import compress
 from clairjax.alignment._low_rank_clients import LowRankClients, centred
+from clairjax.alignment._low_rank_refine import change_norms
 
 
 WIDE = jax.config.jax_enable_x64
@@ -183,6 +184,19 @@ def test_compression_is_the_best_of_its_rank(rank, rng, dtype):
     np.testing.assert_allclose(distance, optimum, atol=tolerance(dtype) * values[:, 0].max())
     lengths = jnp.linalg.norm(found.up, axis=1), jnp.linalg.norm(found.down, axis=2)
     np.testing.assert_allclose(*lengths, atol=1e-2)  # balanced
+
+
+def test_compression_and_change_of_the_transposed(rng):
+    """Of the dual: what is refined there, turned back, has its common columns in no client's factor."""
+    weights = clients(rng, "columns alone")
+    refined = clair(weights.mT, rank=2).refined.mT
+    exact, found = np.asarray(refined.dense()), compress(refined, 8)
+    values = np.linalg.svd(exact, compute_uv=False)
+    distance = np.linalg.norm(np.asarray(found.dense()) - exact, axis=(1, 2))
+    np.testing.assert_allclose(distance, np.linalg.norm(values[:, 8:], axis=1), atol=1e-9 * values.max())
+    change = np.linalg.norm(exact - np.asarray(weights.dense()), axis=(1, 2))
+    np.testing.assert_allclose(change_norms(refined, weights), change, atol=1e-6 * values.max())
+    assert (change > 0).any()
 
 
 def test_small_matrices_are_formed(rng):
