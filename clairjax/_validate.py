@@ -44,10 +44,15 @@ def client_matrices(weights: Any, name: str = "weights") -> Array:
 
 def one_number(value: Any, name: str) -> None:
     """Not an array of several, nor a text; also inside a trace."""
-    if np.shape(value) != ():
-        raise fail(name, "one number", f"shape {np.shape(value)}")
-    dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
-    if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+    try:
+        shape = np.shape(value)
+        dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
+        real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    except (TypeError, ValueError):  # a ragged list, another library's array
+        shape, real = (), False
+    if shape != ():
+        raise fail(name, "one number", f"shape {shape}")
+    if not real:
         raise fail(name, "one number", repr(value))
 
 

@@ -254,7 +254,9 @@ def _refine_tables(content: dict[str, Any]) -> tuple[Table, Table]:
     shown = [written or column not in ("refined rank", "largest error") for column in columns]
     modules = Table(*compress(columns, shown), box=None)
     for name, module in content["modules"].items():
-        out = [f"{who} ({one['votes']:.0%})" for who, one in module["clients"].items() if not one["member"]]
+        decided = any(one["member"] for one in module["clients"].values())
+        outsiders = {who: one for who, one in module["clients"].items() if decided and not one["member"]}
+        out = [f"{who} ({one['votes']:.0%})" for who, one in outsiders.items()]
         errors = [one["truncation_error"] for one in module["clients"].values() if "truncation_error" in one]
         refined = module["refined_rank"]
         ranks = [str(module["shared_rank"]), "" if refined is None else str(refined)]
@@ -267,7 +269,7 @@ def _refine_tables(content: dict[str, Any]) -> tuple[Table, Table]:
             Text(name),
             Text(client["verdict"] + (f" ({client['reason']})" if client["reason"] else "")),
             f"{len(client['voted_out'])} of {client['modules']} modules",
-            "" if client["reach"] is None else f"{client['reach']:.2f}",
+            "" if client["reach"] is None else f"{client['reach']:.3g}",
         )
     return modules, clients
 

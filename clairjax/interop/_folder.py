@@ -154,8 +154,8 @@ def resolved(folders: list[str | os.PathLike[str]]) -> list[Path]:
 
 def followed(path: str | os.PathLike[str], what: str) -> Path:
     """The path without links. Of a loop of links it is a `RuntimeError` (before Python 3.13) or an `OSError`."""
-    if not os.fspath(path):  # `Path("")` is the current folder
-        raise ValueError(f"{what} must be paths, got ''.")
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):  # `Path("")` is the current folder
+        raise ValueError(f"{what} must be paths, got {path!r}.")
     try:
         return Path(path).resolve()
     except (OSError, RuntimeError, ValueError) as error:

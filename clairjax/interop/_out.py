@@ -33,12 +33,11 @@ def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> N
     >>> import clairjax as cj
     >>> cj.adapters.check_out(cj.adapters.load(folders), "refined", False)  # doctest: +SKIP
     """
-    out = Path(out)
+    target, out = followed(out, "out"), Path(out)
     if out.is_symlink():
         raise _validate.fail("out", "a folder of its own", f"a link, {out}")
     if out.exists() and not out.is_dir():
         raise _validate.fail("out", "a folder", f"a file, {out}")
-    target = followed(out, "out")
     if len(os.fsencode(target.name)) > LONGEST:
         raise _validate.fail("out", f"of a name of at most {LONGEST} bytes", f"{target.name[:20]}…")
     above = next(parent for parent in target.parents if os.path.lexists(parent))

@@ -125,7 +125,8 @@ def refine(
     if shared == "rows":
         notices += _one_start(adapters, findings)
     verdicts = judge(list(adapters.clients), findings, unusable)
-    return Refinement(adapters, findings, verdicts, rank, float(tolerance), shrink, shared, tuple(notices))
+    rank = None if rank is None else int(rank)
+    return Refinement(adapters, findings, verdicts, rank, float(tolerance), bool(shrink), shared, tuple(notices))
 
 
 def _check_fits(rank: int, adapters: Adapters) -> None:

@@ -46,9 +46,8 @@ def save(
     >>> import clairjax as cj
     >>> cj.adapters.save(refinement, "refined")  # doctest: +SKIP
     """
-    out = Path(out)
     check_out(refinement.adapters, out, force)
-    target = out.resolve()
+    target = Path(out).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:

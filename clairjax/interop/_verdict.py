@@ -1,5 +1,6 @@
 """What a module's vote found, and the verdict on each client by all modules together."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,7 +94,9 @@ def _pooled(names: list[str], findings: list[Finding]) -> tuple[dict[str, float]
     for layer, each in enumerate(findings):
         here = [place for place, name in enumerate(names) if name in each.clients]
         there = [each.clients.index(names[place]) for place in here]
-        whole[layer][np.ix_(here, here)] = each.whole[np.ix_(there, there)]
+        # In this module copies are not compared: near each other they are no evidence.
+        first = np.array([each.copies.get(name, name) for name in each.clients])
+        whole[layer][np.ix_(here, here)] = np.where(first[:, None] == first, np.nan, each.whole)[np.ix_(there, there)]
         outside[layer][np.ix_(here, here)] = each.outside[np.ix_(there, there)]
         present[layer, here] = True
         members[layer, here] = [not each.decided or names[place] in each.members for place in here]
@@ -103,6 +106,6 @@ def _pooled(names: list[str], findings: list[Finding]) -> tuple[dict[str, float]
 
 
 def _original(name: str, modules: list[Finding]) -> str:
-    """Whom a client copies in all modules; or itself."""
-    copied = {each.copies.get(name, name) for each in modules}
-    return copied.pop() if len(copied) == 1 else name
+    """Whom a client copies in most of its modules; or itself."""
+    copied = Counter(each.copies.get(name, name) for each in modules)
+    return next((other for other, times in copied.items() if 2 * times > len(modules)), name)

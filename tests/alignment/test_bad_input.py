@@ -187,6 +187,7 @@ for call in (
     lambda: clair(weights, threshold=np.ones(2)),
     lambda: clair(weights, vote_share=True),
     lambda: clair(weights, vote_share=1j),
+    lambda: clair(weights, vote_share=[[0.5], [0.5, 0.5]]),
     lambda: clair(weights, refit=1),
     lambda: clair(weights, shrink="no"),
 ):
@@ -217,6 +218,7 @@ def test_kinds_of_argument():
         "threshold must be one number, got shape (2,).",
         "vote_share must be one number, got True.",
         "vote_share must be one number, got 1j.",
+        "vote_share must be one number, got [[0.5], [0.5, 0.5]].",
         "refit must be True or False, got 1.",
         "shrink must be True or False, got 'no'.",
     ], done.stderr

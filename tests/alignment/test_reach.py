@@ -105,3 +105,30 @@ def test_rounding_outside_the_row_space_sets_nobody_apart(rng):
 def test_no_layer_judges_nobody():
     reaches, belongs = judged(simplex(1.0), present=np.zeros((1, 9), bool))
     assert np.isnan(reaches).all() and not belongs.any()
+
+
+def test_strangers_do_not_set_what_is_usual_for_who_is_in_other_layers():
+    """Three of ten are far in one layer, where most pairs hold one of them; others are in another layer alone."""
+    far, near = np.ones((10, 10)), np.ones((13, 13))
+    far[7:] = far[:, 7:] = 3.5
+    near[:10, :10] = far
+    present = np.zeros((2, 13), bool)
+    present[0, :10] = present[1, 10:] = True
+    reaches, belongs = judged(np.stack([near, near]), present=present)
+    np.testing.assert_allclose(reaches, [1] * 7 + [3.5] * 3 + [1] * 3, rtol=1e-6)
+    np.testing.assert_array_equal(belongs, (np.arange(13) < 7) | (np.arange(13) > 9))
+
+
+def test_pairs_that_are_not_to_be_compared_count_for_nothing(rng):
+    whole = between(rng.normal(size=(8, 9, 60)))
+    group = np.arange(9) >= 4
+    same = np.broadcast_to(group[:, None] & group, whole.shape).copy()
+    same[0] = False
+    reaches, belongs = judged(np.where(same, np.nan, whole), whole)
+    assert belongs.all() and np.abs(np.log(reaches)).max() < 0.3
+
+
+def test_reaches_are_finite_in_float32():
+    far = simplex(1e25).astype(np.float32)
+    reaches, belongs = judged(far)
+    assert np.isfinite(reaches).all() and belongs.tolist() == [True] * 8 + [False]

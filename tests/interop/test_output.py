@@ -51,6 +51,8 @@ def test_out_must_be_free_or_ours(written, tmp_path):
     with pytest.raises(ValueError, match="out must be apart from the clients' folders"):
         cj.adapters.save(found, root / "in")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"^out must be paths, got ''\.$"):
+        cj.adapters.save(found, "")
     with pytest.raises(ValueError, match="out must be a folder of its own, got a link"):
         cj.adapters.save(found, tmp_path / "link")
 

@@ -67,8 +67,17 @@ def test_copies_stand_and_fall_with_whom_they_copy():
     found = verdicts(*(finding(f"m{k}", copies=copies, far="c0") for k in range(3)))
     assert words(found) == ["contaminated"] * 4 + ["member"] * 3
     assert len({found[name].reach for name in ("c0", *copies)}) == 1
-    once = verdicts(finding("m0", copies=copies), finding("m1", far="c1"))
-    assert once["c1"].reach > once["c0"].reach  # a copy in one module of two is a client of its own
+
+
+def test_copies_that_differ_in_few_modules_are_copies_all_the_same():
+    """Or one module of their own would give them many votes."""
+    copies = NAMES[3:]
+    honest = finding("a", copies=copies)
+    assert words(verdicts(finding("m0"), honest, finding("b", copies=copies))) == ["member"] * 7
+    far = verdicts(finding("m0"), *(finding(name, copies=copies, far="c0", times=6.0) for name in "abcd"))
+    assert words(far) == ["contaminated", "member", "member"] + ["contaminated"] * 4
+    once = verdicts(finding("m0", copies=copies), finding("m1", far="c5"), finding("m2", far="c5"))
+    assert once["c5"].verdict == "contaminated" and once["c6"].verdict == once["c0"].verdict == "member"
 
 
 def test_who_is_unusable_or_in_no_module_has_no_reach():
