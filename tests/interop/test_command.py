@@ -53,7 +53,8 @@ def test_it_reports_and_writes(invoke, tmp_path):
 
 def test_brackets_in_names_are_printed(capsys):
     client = {"member": False, "votes": 0.0, "distance": 3.0}
-    module = {"shared_rank": 1, "status": "converged: all is well", "refined_rank": None, "clients": {"[red]": client}}
+    both = {"[red]": client, "[blue]": client | {"member": True}}
+    module = {"shared_rank": 1, "status": "converged: all is well", "refined_rank": None, "clients": both}
     verdict = {"verdict": "contaminated", "reason": "[/]", "voted_out": ["q"], "modules": 1, "reach": None}
     content = {"modules": {"layers[bold].q": module}, "clients": {"[red]": verdict}}
     Console(width=160).print(*cli._refine_tables(content))
@@ -74,6 +75,19 @@ def test_brackets_in_names_are_printed(capsys):
 def test_bad_options_are_refused_with_a_reason(invoke, arguments, message, tmp_path):
     done = invoke(*(write(tmp_path, k) for k in range(3)), *arguments)
     assert done.exit_code == 2 and message in done.stderr
+
+
+def test_a_module_without_a_majority_votes_nobody_out(capsys):
+    client = {"member": False, "votes": 1.0, "distance": 1.0}
+    module = {
+        "shared_rank": 1,
+        "status": "No majority.",
+        "refined_rank": None,
+        "clients": {"one": client, "two": client},
+    }
+    Console(width=160).print(*cli._refine_tables({"modules": {"q": module}, "clients": {}}))
+    printed = capsys.readouterr().out
+    assert "No majority" in printed and "one" not in printed
 
 
 def test_a_full_disk_is_told_without_a_traceback(invoke, tmp_path, monkeypatch):
