@@ -52,6 +52,7 @@ def _unit(distances: Float[Array, "layers clients clients"], pairs: Bool[Array, 
 def _log_reach(
     distances: Float[Array, "layers clients clients"], pairs: Bool[Array, "layers clients clients"]
 ) -> Float[Array, " clients"]:
+    """Log of a client's reach by one kind of distance, over what is usual in its layers; NaN without a pair."""
     squares = jnp.where(pairs, jnp.minimum(distances / _unit(distances, pairs), LARGEST) ** 2, 0)
     # What is usual in a layer is its middle client's reach, which a minority of strangers does not set.
     usual = jnp.nan_to_num(jnp.nanmedian(_middle(squares, pairs), axis=1))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ NEAR = 0.1  # of the usual distance: honest clients, who trained on data of thei
 
 @dataclass(frozen=True)
 class Refinement:
-    """What `refine` found; `save` writes it. `findings` by module, `verdicts` by client."""
+    """What `refine` found with its arguments; `save` writes it. `findings` by module, `verdicts` by client."""
 
     adapters: Adapters
     findings: dict[str, Finding]
@@ -52,7 +52,10 @@ class Refinement:
         others = [name for name in self.findings[module].clients if name not in members]
         weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
         counted = jnp.arange(weights.shape[0]) < len(members)
-        refined = _sided(refine_members(_sided(weights, self.shared), counted, shrink=self.shrink), self.shared)
+        if self.shared == "columns":
+            refined = refine_members(weights.mT, counted, shrink=self.shrink).mT
+        else:
+            refined = refine_members(weights, counted, shrink=self.shrink)
         theirs = ("own_up", "own_down", "common_share")
         kept = replace(refined, **{part: getattr(refined, part)[: len(members)] for part in theirs})
         return _some(weights, slice(len(members))), kept
@@ -136,22 +139,12 @@ def _check_fits(rank: int, adapters: Adapters) -> None:
             raise _validate.fail("rank", f"at most {side}, the smallest side of module {module}", rank)
 
 
-@overload
-def _sided(matrices: LowRankMatrices, shared: str) -> LowRankMatrices: ...
-@overload
-def _sided(matrices: RefinedFactors, shared: str) -> RefinedFactors: ...
-def _sided(matrices: Any, shared: str) -> Any:
-    """As they are, or transposed where the columns are what is shared. Twice is nothing."""
-    return matrices.mT if shared == "columns" else matrices
-
-
 def _one_start(adapters: Adapters, findings: dict[str, Finding]) -> list[str]:
     """A notice where most shared row spaces hold whole adapters."""
-    ranks = {name: folder.modules for name, folder in adapters.clients.items()}
     whole = [
         each.module
         for each in findings.values()
-        if each.decided and each.rank >= min(ranks[name][each.module].rank for name in each.members)
+        if each.decided and each.rank >= min(adapters.clients[name].modules[each.module].rank for name in each.members)
     ]
     if 2 * len(whole) <= len(findings):
         return []

@@ -249,8 +249,8 @@ def test_columns_of_adapters_are_rows_of_the_transposed(tmp_path):
         assert report["modules"][module]["clients"]["client0"]["relative_change"] == pytest.approx(change, rel=1e-3)
 
 
-def test_adapters_from_one_start_are_better_aligned_by_columns(tmp_path):
-    """Their rows are those of A, which says nothing of what was learned."""
+def test_adapters_that_look_as_if_from_one_start_are_noticed(tmp_path):
+    """Where rows are asked for, which are those of A and say nothing of what was learned."""
 
     def from_one_start(k):
         def change(up, down):
