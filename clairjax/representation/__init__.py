@@ -10,6 +10,7 @@ from ._linear import Representation as Representation
 from ._linear import mean_distance as mean_distance
 from ._perturbed import PerturbedMoments as PerturbedMoments
 from ._perturbed import perturbed_least_squares as perturbed_least_squares
+from ._power_method import PrivateBasis as PrivateBasis
 from ._power_method import PrivatePowerMethod as PrivatePowerMethod
 from ._power_method import private_power_method as private_power_method
 from ._references import alternating_least_squares as alternating_least_squares

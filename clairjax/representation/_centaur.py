@@ -1,11 +1,12 @@
 """CENTAUR, linear: a shared subspace learned by noisy projected gradient steps that are private for each user."""
 
-from collections.abc import Sequence
+from typing import TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
 from .._status import Status, worst
@@ -20,6 +21,7 @@ from ._linear import (
     argument_status,
     input_status,
     least_squares_heads,
+    run_status,
     validate_linear,
 )
 from ._power_method import PrivatePowerMethod, check_power_method
@@ -27,6 +29,8 @@ from ._subsets import check_batch, draw_subsets
 
 
 PATH = 16.0  # sum of the default steps times the clip norm, for each column of the basis
+# Basis, heads, errors, status and shares clipped: a `PrivateRepresentation` but for its ledger, which is the host's.
+Learned: TypeAlias = tuple[Array, Array, Array | None, Status, Array]
 
 
 class PrivateRepresentation(Representation):
@@ -116,57 +120,87 @@ def centaur(
     _validate.positive(clip_norm, "clip_norm")
     if not 0 < sampling_rate <= 1:
         raise _validate.fail("sampling_rate", "in (0, 1]", sampling_rate)
-    sampler = Poisson(sampling_rate)
+    sampler, clients = Poisson(sampling_rate), inputs.shape[0]
+    events: tuple[GaussianRounds, ...] = (sampler.rounds(noise_multiplier, rounds, clients=clients),)
+    if isinstance(init, PrivatePowerMethod):
+        check_power_method(init, inputs.shape[1])
+        events = (init.event(clients), *events)
+    elif init is not None:
+        init = given_basis(init, "init", inputs, rank, "None, a PrivatePowerMethod or an array")
+    truth = None if true_basis is None else given_basis(true_basis, "true_basis", inputs, rank)
+    steps = None if step_size is None else _given_steps(step_size, rounds, inputs.dtype)
+    options = _Options(noise_multiplier, clip_norm, steps, init, truth, sampler, rank, rounds, batch_size)
+    found: Learned = _centaur(inputs, targets, key, options)
+    return PrivateRepresentation(*found, Ledger(events))
+
+
+class _Options(eqx.Module):
+    """What `centaur` was asked for. Numbers and arrays are traced: with others of the same shapes nothing compiles."""
+
+    noise_multiplier: ScalarLike
+    clip_norm: ScalarLike
+    step_size: Float[Array, " rounds"] | None
+    init: PrivatePowerMethod | Float[Array, "features rank"] | None
+    truth: Float[Array, "features rank"] | None
+    sampler: Poisson
+    rank: int = eqx.field(static=True)
+    rounds: int = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+
+    def in_range(self) -> Bool[Array, ""] | bool:
+        settings = _validate.traced_in_range(
+            positive=[self.clip_norm, self.step_size], not_negative=[self.noise_multiplier]
+        )
+        if self.init is None:
+            return settings
+        if isinstance(self.init, PrivatePowerMethod):
+            return settings & self.init.traced_in_range()
+        return settings & jnp.isfinite(self.init).all()
+
+
+@jax.jit
+def _centaur(inputs: Array, targets: Array, key: Key, options: _Options) -> Learned:
     start_key, rounds_key = jax.random.split(key)
-    start, events = _start(init, inputs, targets, rank, start_key)
-    truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
-    clients, number = LinearClients.of(inputs, targets), inputs.shape[0]
-    in_range = [
-        _validate.traced_in_range(positive=[clip_norm, step_size], not_negative=[noise_multiplier]),
-        init.traced_in_range()
-        if isinstance(init, PrivatePowerMethod)
-        else _validate.traced_in_range(holds=[jnp.isfinite(start)]),
-    ]
-    clip_norm = jnp.asarray(clip_norm, inputs.dtype)
-    steps = _step_sizes(step_size, rounds, rank, clip_norm)
+    start = _start(options.init, inputs, targets, options.rank, start_key)
+    truth = None if options.truth is None else orthonormalize(options.truth)
+    clients, number, sampler = LinearClients.of(inputs, targets), inputs.shape[0], options.sampler
+    clip_norm = jnp.asarray(options.clip_norm, inputs.dtype)
+    steps = _default_steps(options.rounds, options.rank, clip_norm) if options.step_size is None else options.step_size
 
     def step(basis: Array, turn: tuple[Key, Array]) -> tuple[Array, tuple[Array | None, Array]]:
         subsets_key, clients_key, noise_key = jax.random.split(turn[0], 3)
         first, second = clients, clients
-        if batch_size is not None:
-            subsets = draw_subsets(inputs, targets, batch_size, 2, key=subsets_key)
+        if options.batch_size is not None:
+            subsets = draw_subsets(inputs, targets, options.batch_size, 2, key=subsets_key)
             first, second = (LinearClients.of(*subset, for_one_round=True) for subset in subsets)
         updates = client_updates(first, second, basis)
         active = sampler.draw(number, key=clients_key)
         sent = jnp.where(active[:, None, None], updates, 0)
         update = gaussian_mechanism(
-            sent, clip_norm, noise_multiplier, normaliser=sampler.normaliser(number), key=noise_key
+            sent, clip_norm, options.noise_multiplier, normaliser=sampler.normaliser(number), key=noise_key
         )
         basis = orthonormalize(basis - turn[1] * update)
         error = None if truth is None else subspace_distance(basis, truth)
         return basis, (error, _clipped_share(sent, clip_norm, active))
 
     with jax.named_scope("clairjax.centaur"):
-        basis, (errors, clipped) = jax.lax.scan(step, start, (jax.random.split(rounds_key, rounds), steps))
-    event = sampler.rounds(noise_multiplier, rounds, clients=number)
-    return private_result(clients, basis, errors, clipped, Ledger((*events, event)), in_range)
+        keys = jax.random.split(rounds_key, options.rounds)
+        basis, (errors, clipped) = jax.lax.scan(step, start, (keys, steps))
+    return learned(clients, basis, errors, clipped, options.in_range())
 
 
-def private_result(
+def learned(
     clients: LinearClients,
     basis: Float[Array, "features rank"],
     errors: Float[Array, " rounds"] | None,
     clipped: Float[Array, " rounds"],
-    privacy: Ledger,
-    in_range: Sequence[Bool[Array, ""] | bool],
-) -> PrivateRepresentation:
+    in_range: Bool[Array, ""] | bool,
+) -> Learned:
     """With heads and status; NaN for every number where a traced setting was out of range."""
-    valid = jnp.stack([jnp.asarray(each) for each in in_range]).all()
-    hide = lambda array: jnp.where(valid, array, jnp.nan)
+    hide = lambda array: jnp.where(in_range, array, jnp.nan)
     heads = hide(least_squares_heads(clients, basis))
-    status = worst(input_status(clients), worst(argument_status(valid), run_status(basis)))
-    errors = None if errors is None else hide(errors)
-    return PrivateRepresentation(hide(basis), heads, errors, status, hide(clipped), privacy)
+    status = worst(input_status(clients), worst(argument_status(in_range), run_status(basis)))
+    return hide(basis), heads, None if errors is None else hide(errors), status, hide(clipped)
 
 
 def client_updates(
@@ -185,15 +219,15 @@ def _clipped_share(
     return jnp.sum(longer.astype(updates.dtype)) / jnp.maximum(jnp.sum(active.astype(updates.dtype)), 1)
 
 
-def _step_sizes(
-    step_size: ArrayLike | None, rounds: int, rank: int, clip_norm: Float[Array, ""]
-) -> Float[Array, " rounds"]:
+def _default_steps(rounds: int, rank: int, clip_norm: Float[Array, ""]) -> Float[Array, " rounds"]:
     """Clipped updates have a known length, so the path that the basis can take is known, too: it gets a fixed
     length, long steps first. What the noise of early rounds did, later rounds undo."""
-    if step_size is None:
-        decay = (1 - np.arange(rounds) / rounds) ** 3
-        return jnp.asarray(PATH * rank * decay / decay.sum(), clip_norm.dtype) / clip_norm
-    sizes = jnp.asarray(step_size, clip_norm.dtype)
+    decay = (1 - np.arange(rounds) / rounds) ** 3
+    return jnp.asarray(PATH * rank * decay / decay.sum(), clip_norm.dtype) / clip_norm
+
+
+def _given_steps(step_size: ArrayLike, rounds: int, dtype: DTypeLike) -> Float[Array, " rounds"]:
+    sizes = jnp.asarray(step_size, dtype)
     if sizes.shape not in ((), (rounds,)):
         raise _validate.fail("step_size", f"one number or one per round ({rounds})", f"shape {sizes.shape}")
     for size in (sizes.min(), sizes.max()):
@@ -202,14 +236,11 @@ def _step_sizes(
 
 
 def _start(
-    init: PrivatePowerMethod | ArrayLike | None, inputs: Array, targets: Array, rank: int, key: Key
-) -> tuple[Float[Array, "features rank"], tuple[GaussianRounds, ...]]:
+    init: PrivatePowerMethod | Array | None, inputs: Array, targets: Array, rank: int, key: Key
+) -> Float[Array, "features rank"]:
     if init is None:
-        return orthonormalize(jax.random.normal(key, (inputs.shape[2], rank), inputs.dtype)), ()
-    if isinstance(init, PrivatePowerMethod):
-        check_power_method(init, inputs.shape[1])
-        return init.run(inputs, targets, rank, key), (init.event(inputs.shape[0]),)
-    return orthonormalize(given_basis(init, "init", inputs, rank, "None, a PrivatePowerMethod or an array")), ()
+        return orthonormalize(jax.random.normal(key, (inputs.shape[2], rank), inputs.dtype))
+    return init.run(inputs, targets, rank, key) if isinstance(init, PrivatePowerMethod) else orthonormalize(init)
 
 
 def given_basis(
@@ -232,8 +263,3 @@ def check_run(samples: int, rank: int, rounds: int, noise_multiplier: ScalarLike
     check_batch(batch_size, samples, 2, rank)
     if batch_size is None and samples < rank:
         raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", samples)
-
-
-def run_status(basis: Float[Array, "features rank"]) -> Status:
-    """Steps so long that the basis leaves what the dtype holds."""
-    return Status.where(jnp.isfinite(jnp.sum(basis)), Status.converged, Status.diverged)

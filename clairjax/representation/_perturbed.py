@@ -12,7 +12,7 @@ from .._typing import Key, ScalarLike
 from ..kernels import block_norms, clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._centaur import PrivateRepresentation, check_run, given_basis, private_result
+from ._centaur import Learned, PrivateRepresentation, check_run, given_basis, learned
 from ._linear import HIGHEST, LinearClients, grams, least_squares_heads, validate_linear
 from ._subsets import draw_subsets
 
@@ -104,37 +104,65 @@ def perturbed_least_squares(
     check_run(inputs.shape[1], rank, rounds, noise_multiplier, batch_size)
     for norm, name in zip(clip_norms, ("clip_norms[0]", "clip_norms[1]"), strict=True):
         _validate.positive(norm, name)
-    start_key, rounds_key = jax.random.split(key)
-    events: tuple[GaussianRounds, ...] = ()
-    in_range = [_validate.traced_in_range(positive=clip_norms, not_negative=[noise_multiplier])]
+    clients = inputs.shape[0]
+    events: tuple[GaussianRounds, ...] = (GaussianRounds(noise_multiplier, rounds, clients=clients, label="rounds"),)
     if isinstance(init, PerturbedMoments):
         init.check()
-        in_range.append(init.traced_in_range())
-        start, events = init.run(inputs, targets, rank, start_key), (init.event(inputs.shape[0]),)
+        events = (init.event(clients), *events)
     else:
-        start = orthonormalize(given_basis(init, "init", inputs, rank, "a PerturbedMoments or an array"))
-        in_range.append(_validate.traced_in_range(holds=[jnp.isfinite(start)]))
-    truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
+        init = given_basis(init, "init", inputs, rank, "a PerturbedMoments or an array")
+    truth = None if true_basis is None else given_basis(true_basis, "true_basis", inputs, rank)
+    options = _Options(noise_multiplier, clip_norms, init, truth, rank, rounds, batch_size)
+    found: Learned = _perturbed_least_squares(inputs, targets, key, options)
+    return PrivateRepresentation(*found, Ledger(events))
+
+
+class _Options(eqx.Module):
+    """What `perturbed_least_squares` was asked for; numbers and arrays are traced."""
+
+    noise_multiplier: ScalarLike
+    clip_norms: tuple[ScalarLike, ScalarLike]
+    init: PerturbedMoments | Float[Array, "features rank"]
+    truth: Float[Array, "features rank"] | None
+    rank: int = eqx.field(static=True)
+    rounds: int = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+
+    def in_range(self) -> Bool[Array, ""] | bool:
+        settings = _validate.traced_in_range(positive=self.clip_norms, not_negative=[self.noise_multiplier])
+        if isinstance(self.init, PerturbedMoments):
+            return settings & self.init.traced_in_range()
+        return settings & jnp.isfinite(self.init).all()
+
+
+@jax.jit
+def _perturbed_least_squares(inputs: Array, targets: Array, key: Key, options: _Options) -> Learned:
+    start_key, rounds_key = jax.random.split(key)
+    if isinstance(options.init, PerturbedMoments):
+        start = options.init.run(inputs, targets, options.rank, start_key)
+    else:
+        start = orthonormalize(options.init)
+    truth = None if options.truth is None else orthonormalize(options.truth)
     clients = LinearClients.of(inputs, targets)
     whole = clients, clients.full_gram(), clients.moment
 
     def step(basis: Array, key: Key) -> tuple[Array, tuple[Array | None, Array]]:
         subsets_key, noise_key = jax.random.split(key)
         first, gram, moment = whole
-        if batch_size is not None:
-            one, two = draw_subsets(inputs, targets, batch_size, 2, key=subsets_key)
+        if options.batch_size is not None:
+            one, two = draw_subsets(inputs, targets, options.batch_size, 2, key=subsets_key)
             first, second = LinearClients.of(*one, for_one_round=True), LinearClients.of(*two)
             gram, moment = second.full_gram(), second.moment
         heads = least_squares_heads(first, basis)
-        system, clipped = _perturbed_system(heads, gram, moment, clip_norms, noise_multiplier, noise_key)
+        noise, clips = options.noise_multiplier, options.clip_norms
+        system, clipped = _perturbed_system(heads, gram, moment, clips, noise, noise_key)
         basis = orthonormalize(_solve(*system))
         error = None if truth is None else subspace_distance(basis, truth)
         return basis, (error, clipped)
 
     with jax.named_scope("clairjax.perturbed_least_squares"):
-        basis, (errors, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, rounds))
-    event = GaussianRounds(noise_multiplier, rounds, clients=inputs.shape[0], label="rounds")
-    return private_result(clients, basis, errors, clipped, Ledger((*events, event)), in_range)
+        basis, (errors, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, options.rounds))
+    return learned(clients, basis, errors, clipped, options.in_range())
 
 
 def _perturbed_system(

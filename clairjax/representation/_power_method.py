@@ -1,16 +1,19 @@
 """The private power method: a first basis from noisy second moments, and the choice among independent trials."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
+from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, orthonormalize
-from ..privacy import GaussianRounds
+from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._linear import HIGHEST, validate_linear
+from ._linear import HIGHEST, LinearClients, argument_status, input_status, run_status, validate_linear
 from ._subsets import check_batch, draw_subsets
 
 
@@ -68,6 +71,20 @@ class PrivatePowerMethod(eqx.Module):
         return jax.lax.scan(step, start, jax.random.split(steps_key, self.steps))[0]
 
 
+class PrivateBasis(eqx.Module):
+    """What the private power method found, and what it spent.
+
+    - `basis` [d, k], orthonormal, is released, and nothing else;
+    - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero), `invalid_argument`
+      if a traced setting was outside its range, and then the basis is NaN, `diverged` if no basis came out;
+    - `privacy`: the events to account for, `.privacy.epsilon(delta=…, adjacency=…)`.
+    """
+
+    basis: Float[Array, "features rank"]
+    status: Status
+    privacy: Ledger
+
+
 def private_power_method(
     inputs: ArrayLike,
     targets: ArrayLike,
@@ -79,7 +96,7 @@ def private_power_method(
     clip_norm: ScalarLike,
     trials: int = 1,
     batch_size: int | None = None,
-) -> Float[Array, "features rank"]:
+) -> PrivateBasis:
     """Private estimate of the subspace that the clients' coefficients share.
 
     Client i holds M_i = (1/m̄) Σ_j y_ij² x_ij x_ijᵀ, whose mean over clients tends, for standard normal inputs,
@@ -99,8 +116,7 @@ def private_power_method(
       the median norm of M_i X, not at the bound that is never reached.
     - `batch_size`: m̄ samples of each client, drawn afresh without replacement at each step; `None` takes all.
 
-    **Returns:** orthonormal basis [d, k]. It has no status: where the noise multiplier or the clip norm is traced and
-    outside its range, the basis is NaN.
+    **Returns:** a `PrivateBasis`.
 
     **Raises:** `ValueError` for sizes or values outside these ranges and for data that are not finite (names
     the clients). Inside a trace a client with non-finite data counts as zero.
@@ -118,14 +134,24 @@ def private_power_method(
     >>> from clairjax.subspaces import subspace_distance
     >>> problem = SharedSubspace(clients=400, samples=100, features=6, rank=2).generate(key=jax.random.key(0))
     >>> options = dict(steps=10, noise_multiplier=1.0, clip_norm=5.0)
-    >>> basis = private_power_method(problem.inputs, problem.targets, 2, key=jax.random.key(1), **options)
-    >>> bool(subspace_distance(basis, problem.basis) < 0.1)
+    >>> found = private_power_method(problem.inputs, problem.targets, 2, key=jax.random.key(1), **options)
+    >>> bool(subspace_distance(found.basis, problem.basis) < 0.1)
     True
     """
     inputs, targets = validate_linear(inputs, targets, rank)
     method = PrivatePowerMethod(steps, noise_multiplier, clip_norm, trials, batch_size)
     check_power_method(method, inputs.shape[1])
-    return method.run(inputs, targets, rank, key)
+    basis, status = _private_power_method(inputs, targets, key, method, rank)
+    return PrivateBasis(basis, status, Ledger((method.event(inputs.shape[0]),)))
+
+
+@partial(jax.jit, static_argnames="rank")
+def _private_power_method(
+    inputs: Array, targets: Array, key: Key, method: PrivatePowerMethod, rank: int
+) -> tuple[Array, Status]:
+    basis = method.run(inputs, targets, rank, key)
+    seen = input_status(LinearClients.of(inputs, targets, for_one_round=True))
+    return basis, worst(seen, worst(argument_status(method.traced_in_range()), run_status(basis)))
 
 
 def moment_images(
