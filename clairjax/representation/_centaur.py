@@ -1,7 +1,5 @@
 """CENTAUR, linear: a shared subspace learned by noisy projected gradient steps that are private for each user."""
 
-from typing import TypeAlias
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,45 +7,17 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
-from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import block_norms, gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
-from ._linear import (
-    HIGHEST,
-    LinearClients,
-    Representation,
-    argument_status,
-    input_status,
-    least_squares_heads,
-    run_status,
-    validate_linear,
-)
+from ._linear import HIGHEST, LinearClients, least_squares_heads, validate_linear
 from ._power_method import PrivatePowerMethod, check_power_method
-from ._subsets import check_batch, draw_subsets
+from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned
+from ._subsets import draw_subsets
 
 
 PATH = 16.0  # sum of the default steps times the clip norm, for each column of the basis
-# Basis, heads, errors, status and shares clipped: a `PrivateRepresentation` but for its ledger, which is the host's.
-Learned: TypeAlias = tuple[Array, Array, Array | None, Status, Array]
-
-
-class PrivateRepresentation(Representation):
-    """What CENTAUR learned, and what it spent.
-
-    - `basis` [d, k], orthonormal, is released, and nothing else;
-    - `heads` [n, k] stay with their clients: each is fitted to its client's own data in the final basis;
-    - `errors` [rounds], the distance to `true_basis` after each round, where it was given; `clipped` [rounds],
-      the share of a round's updates that the clip norm shortened. Both are for the experimenter: no ε covers them;
-    - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero and its head is
-      NaN; the basis is that of the others), `invalid_argument` if a traced setting was outside its range, and then
-      every array is NaN, `diverged` if the iterates left the range of the dtype;
-    - `privacy`: the events to account for, `.privacy.epsilon(delta=…, adjacency=…)`.
-    """
-
-    clipped: Float[Array, " rounds"]
-    privacy: Ledger
 
 
 def centaur(
@@ -189,20 +159,6 @@ def _centaur(inputs: Array, targets: Array, key: Key, options: _Options) -> Lear
     return learned(clients, basis, errors, clipped, options.in_range())
 
 
-def learned(
-    clients: LinearClients,
-    basis: Float[Array, "features rank"],
-    errors: Float[Array, " rounds"] | None,
-    clipped: Float[Array, " rounds"],
-    in_range: Bool[Array, ""] | bool,
-) -> Learned:
-    """With heads and status; NaN for every number where a traced setting was out of range."""
-    hide = lambda array: jnp.where(in_range, array, jnp.nan)
-    heads = hide(least_squares_heads(clients, basis))
-    status = worst(input_status(clients), worst(argument_status(in_range), run_status(basis)))
-    return hide(basis), heads, None if errors is None else hide(errors), status, hide(clipped)
-
-
 def client_updates(
     first: LinearClients, second: LinearClients, basis: Float[Array, "features rank"]
 ) -> Float[Array, "clients features rank"]:
@@ -241,25 +197,3 @@ def _start(
     if init is None:
         return orthonormalize(jax.random.normal(key, (inputs.shape[2], rank), inputs.dtype))
     return init.run(inputs, targets, rank, key) if isinstance(init, PrivatePowerMethod) else orthonormalize(init)
-
-
-def given_basis(
-    value: ArrayLike, name: str, inputs: Array, rank: int, kinds: str = "an array"
-) -> Float[Array, "features rank"]:
-    shape = inputs.shape[2], rank
-    if not isinstance(value, (jax.Array, np.ndarray, list, tuple)):
-        raise _validate.fail(name, f"{kinds} of shape (features, rank) = {shape}", f"a {type(value).__name__}")
-    basis = jnp.asarray(value, inputs.dtype)
-    if basis.shape != shape:
-        raise _validate.fail(name, f"of shape (features, rank) = {shape}", f"shape {basis.shape}")
-    if _validate.concrete(basis) and not np.isfinite(np.asarray(basis)).all():
-        raise _validate.fail(name, "finite", "NaN or infinite values")
-    return basis
-
-
-def check_run(samples: int, rank: int, rounds: int, noise_multiplier: ScalarLike, batch_size: int | None) -> None:
-    _validate.at_least(rounds, "rounds", 1)
-    _validate.not_negative(noise_multiplier, "noise_multiplier")
-    check_batch(batch_size, samples, 2, rank)
-    if batch_size is None and samples < rank:
-        raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", samples)

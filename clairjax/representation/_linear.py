@@ -237,11 +237,6 @@ def argument_status(in_range: Bool[Array, ""] | bool) -> Status:
     return Status.where(in_range, Status.converged, Status.invalid_argument)
 
 
-def run_status(basis: Float[Array, "features rank"]) -> Status:
-    """Steps so long that the basis leaves what the dtype holds."""
-    return Status.where(jnp.isfinite(jnp.sum(basis)), Status.converged, Status.diverged)
-
-
 def _array(value: Any, name: str) -> Array | np.ndarray:
     if not isinstance(value, (jax.Array, np.ndarray)):
         try:

@@ -12,8 +12,8 @@ from .._typing import Key, ScalarLike
 from ..kernels import block_norms, clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._centaur import Learned, PrivateRepresentation, check_run, given_basis, learned
 from ._linear import HIGHEST, LinearClients, grams, least_squares_heads, validate_linear
+from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned
 from ._subsets import draw_subsets
 
 

@@ -13,7 +13,8 @@ from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._linear import HIGHEST, LinearClients, argument_status, input_status, run_status, validate_linear
+from ._linear import HIGHEST, LinearClients, argument_status, input_status, validate_linear
+from ._private import run_status
 from ._subsets import check_batch, draw_subsets
 
 
