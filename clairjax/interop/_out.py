@@ -11,11 +11,11 @@ from .. import _validate
 from ._adapters import Adapters
 from ._config import CONFIG
 from ._folder import WEIGHTS, followed
+from ._names import FIGURE, REPORT, check_name
 from ._verdict import MEMBER
 
 
 FORMAT = "clairjax refine 1"
-REPORT, FIGURE = "report.json", "report.png"
 LONGEST = 240  # bytes of a name, which a hidden folder's beside it adds to
 
 
@@ -64,9 +64,9 @@ def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> N
 
 def _check_name(name: str, path: Path) -> None:
     """The result's folders have the clients' names, and the report has their paths."""
-    if name.casefold() in (REPORT, FIGURE) or name.startswith(".") or not str(path).isprintable():
-        must_be = f"printable, not {REPORT} or {FIGURE}, and start with no dot, for a result of that name"
-        raise _validate.fail("names of client folders", must_be, repr(name))
+    check_name(name, "names of client folders")
+    if not str(path).isprintable():
+        raise _validate.fail("paths of client folders", "printable, for the report", repr(str(path)))
 
 
 def _ours(out: Path) -> set[str] | None:

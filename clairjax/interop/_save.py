@@ -10,7 +10,8 @@ from typing import Any
 
 from ._config import CONFIG, refined_fields
 from ._folder import WEIGHTS, Folder
-from ._out import FIGURE, FORMAT, REPORT, check_out, take_place
+from ._names import FIGURE, REPORT
+from ._out import FORMAT, check_out, take_place
 from ._part import write_part
 from ._plot import heat_map
 from ._refine import Refinement

@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 from typer.testing import CliRunner
 
-from clairjax import cli
+from clairjax.cli import _app as cli
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_brackets_in_names_are_printed(capsys):
     module = {"shared_rank": 1, "status": "converged: all is well", "refined_rank": None, "clients": both}
     verdict = {"verdict": "contaminated", "reason": "[/]", "voted_out": ["q"], "modules": 1, "reach": None}
     content = {"modules": {"layers[bold].q": module}, "clients": {"[red]": verdict}}
-    Console(width=160).print(*cli._refine_tables(content))
+    Console(width=160).print(*cli.refine_tables(content))
     printed = capsys.readouterr().out
     for name in ("layers[bold].q", "[red] (0%)", "contaminated ([/])"):
         assert name in printed
@@ -85,7 +85,7 @@ def test_a_module_without_a_majority_votes_nobody_out(capsys):
         "refined_rank": None,
         "clients": {"one": client, "two": client},
     }
-    Console(width=160).print(*cli._refine_tables({"modules": {"q": module}, "clients": {}}))
+    Console(width=160).print(*cli.refine_tables({"modules": {"q": module}, "clients": {}}))
     printed = capsys.readouterr().out
     assert "No majority" in printed and "one" not in printed
 
@@ -106,7 +106,7 @@ def test_a_full_disk_is_told_without_a_traceback(invoke, tmp_path, monkeypatch):
 def test_a_bad_folder_is_refused_with_a_reason(invoke, tmp_path):
     done = invoke(write(tmp_path, 0), write(tmp_path, 1), tmp_path / "nowhere", "--dry-run")
     assert done.exit_code == 2
-    assert "Error: client nowhere must be a folder with a PEFT adapter" in done.stderr
+    assert "client nowhere must be a folder with a PEFT adapter" in done.stderr
 
 
 def test_no_name_is_not_the_current_folder(invoke, tmp_path, monkeypatch):

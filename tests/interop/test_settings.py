@@ -129,4 +129,4 @@ def test_the_client_is_named_among_the_others(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"r": 6.7}))
     message = "client client1: r must be a positive integer, got 6.7."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        cj.adapters.load(inputs)
+        cj.adapters.load(inputs, strict=True)
