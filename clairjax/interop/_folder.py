@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(?P<end>\.weight)?")
 MODULE = re.compile(r"[\w-]+(\.[\w-]+)*")
 EMPTY = (0,)  # the shape that ZeRO-3 leaves
+Tensors = dict[str, tuple[tuple[int, ...], str]]  # shapes and types by key
 PAIRS = ({"lora_A", "lora_B"}, {"lora_embedding_A", "lora_embedding_B"})
 
 
@@ -79,7 +81,7 @@ def read_folder(path: Path, name: str) -> Folder:
                 f"client {name} must have {WEIGHTS}, got the pickle {PICKLE}, which can run code: {advice}."
             )
         raise ValueError(f"client {name} must have {WEIGHTS}, got none in {path}.")
-    modules, carried = _sort(headers(path / WEIGHTS, name), settings, name)
+    modules, carried = _sort(headers(path / WEIGHTS, name), settings)
     return Folder(name, path, settings, modules, carried)
 
 
@@ -88,34 +90,43 @@ def faulty(name: str, path: Path, why: str) -> Folder:
     return Folder(name, path, Settings(name, {}), {}, (), fault=why)
 
 
-def _sort(
-    tensors: dict[str, tuple[tuple[int, ...], str]], settings: Settings, client: str
-) -> tuple[dict[str, Factors], tuple[str, ...]]:
+def _sort(tensors: Tensors, settings: Settings) -> tuple[dict[str, Factors], tuple[str, ...]]:
     found: dict[str, dict[str, str]] = {}
-    beside, carried = [], []
+    saved, beside = [], []
     for key in tensors:
         match = KEY.fullmatch(key)
-        saved = trained_in_full(key, settings)
-        if match is not None and bool(match["kind"]) != bool(match["end"]) and not saved:
+        if trained_in_full(key, settings):
+            saved.append(key)
+        elif match is not None and bool(match["kind"]) != bool(match["end"]):
             if not MODULE.fullmatch(match["module"]):
-                raise ValueError(f"client {client}: module names must be words between dots, got {match['module']!r}.")
+                what = f"module names must be words between dots, got {match['module']!r}"
+                raise ValueError(f"client {settings.client}: {what}.")
             found.setdefault(match["module"], {})[f"lora_{match['kind'] or ''}{match['side']}"] = key
-            continue
-        carried.append(key)
-        if not saved:
+        else:
             beside.append(key)
-    if (other := not_embeddings({key: tensors[key][0] for key in beside}, found)) is not None:
+    _check_carried(tensors, saved, beside, found, settings.client)
+    if not found:
+        raise ValueError(f"client {settings.client} must have LoRA factors, got none in {WEIGHTS}.")
+    modules = {name: _factors(name, sides, tensors, settings) for name, sides in sorted(found.items())}
+    return modules, (*saved, *beside)
+
+
+def _check_carried(
+    tensors: Tensors, saved: list[str], beside: list[str], adapted: Collection[str], client: str
+) -> None:
+    for key in (*saved, *beside):
+        if tensors[key][0] == EMPTY:
+            raise ValueError(f"client {client}: {key} must have been saved whole, got {_shards(EMPTY)}.")
+    if (other := not_embeddings({key: tensors[key][0] for key in beside}, adapted)) is not None:
         known = "lora_A.weight, lora_B.weight, lora_embedding_A and _B, those of modules_to_save, and whole embeddings"
         raise ValueError(f"client {client}: tensors must be {known}, got {other!r}.")
-    for key in carried:
-        shape, kind = tensors[key]
-        if kind not in KINDS:
+    for key in saved:
+        if ".lora_" in key:
+            what = "modules of modules_to_save must have no factors: with them their update is not scale · B · A"
+            raise ValueError(f"client {client}: {what}, got {key!r}.")
+    for key in (*saved, *beside):
+        if (kind := tensors[key][1]) not in KINDS:
             raise ValueError(f"client {client}: {key} must be of a type among {sorted(KINDS)}, got {kind}.")
-        if shape == EMPTY:
-            raise ValueError(f"client {client}: {key} must have been saved whole, got {_shards(shape)}.")
-    if not found:
-        raise ValueError(f"client {client} must have LoRA factors, got none in {WEIGHTS}.")
-    return {name: _factors(name, sides, tensors, settings) for name, sides in sorted(found.items())}, tuple(carried)
 
 
 def _shards(*shapes: tuple[int, ...]) -> str:
@@ -124,9 +135,7 @@ def _shards(*shapes: tuple[int, ...]) -> str:
     return f"{left}, a shard's, as of ZeRO-3 or FSDP: gather the parameters before saving"
 
 
-def _factors(
-    module: str, sides: dict[str, str], tensors: dict[str, tuple[tuple[int, ...], str]], settings: Settings
-) -> Factors:
+def _factors(module: str, sides: dict[str, str], tensors: Tensors, settings: Settings) -> Factors:
     where = f"client {settings.client}, module {module}"
     if set(sides) not in PAIRS:
         pairs = "lora_A and lora_B, or lora_embedding_A and lora_embedding_B"

@@ -81,12 +81,17 @@ def _ends(folders: list[Location], taken: Collection[str]) -> list[str]:
     words = [[word for word in Path(os.path.abspath(folder)).parts if not _is_root(word)] for folder in folders]
     for same in (_same, str):  # letters that differ in case alone only where nothing else differs
         for count in range(1, max(map(len, words), default=0) + 1):
-            names = ["-".join(each[-count:]) or "root" for each in words]
+            names = [_joined(each[-count:]) for each in words]
             if len({*map(same, names), *map(same, taken)}) == len(names) + len(taken):
                 return names
     if not folders:
         return []
     raise _validate.fail("client folders", "of paths that tell them apart (or named, as NAME=FOLDER)", folders)
+
+
+def _joined(words: list[str]) -> str:
+    """A name that starts with a dot would be hidden; alone it is the folder's own."""
+    return "-".join(words).lstrip("." if len(words) > 1 else "") or "root"
 
 
 def _is_root(word: str) -> bool:

@@ -11,6 +11,7 @@ from ._folder import Folder
 IDLE_REASON = "zeros in every module (B · A = 0), as of an adapter that was not trained"
 SMALLEST = float(np.finfo(np.float32).tiny)
 ROUNDING = float(np.finfo(np.float32).eps)
+LARGEST = float(np.sqrt(np.finfo(np.float32).max))  # whose square float32 holds
 
 
 class Numbers(NamedTuple):
@@ -30,7 +31,7 @@ class Numbers(NamedTuple):
 
 def examine(adapters: Adapters) -> Numbers:
     """Reads every module once. An unusable client's reason is its fault, or the first module that cannot be used."""
-    bound = float(np.sqrt(np.finfo(np.float32).max / (64 * len(adapters.clients) ** 2)))
+    bound = LARGEST / (8 * len(adapters.clients))
     found = Numbers({}, {}, {})
     for name, folder in adapters.clients.items():
         zeros: list[str] = []
@@ -52,19 +53,16 @@ def _fault(folder: Folder, bound: float, zeros: list[str]) -> str:
         up, down, scale = folder.factors(module)
         if not (np.isfinite(up).all() and np.isfinite(down).all()):
             return f"NaN or infinite values in module {module}"
-        if not abs(scale) * float(np.linalg.norm(up)) * float(np.linalg.norm(down)) < bound:
-            return f"values too large for float32 in module {module}"
-        if _is_zero(up.astype(np.float64), scale * down.astype(np.float64)):
+        too_large = f"values too large for float32 in module {module}"
+        if max(np.abs(up).max(), np.abs(down).max()) >= LARGEST:
+            return too_large
+        up, down = up.astype(np.float64), down.astype(np.float64)
+        columns, rows = np.linalg.norm(up, axis=0), np.linalg.norm(down, axis=1)
+        sizes = float(np.linalg.norm(columns)), float(np.linalg.norm(rows))
+        if max(sizes) >= LARGEST or abs(scale) * sizes[0] * sizes[1] >= bound:
+            return too_large
+        most = float(columns @ rows)  # of ‖B · A‖, were there no cancellation
+        square = float(np.sum((up.T @ up) * (down @ down.T)))
+        if abs(scale) * most < SMALLEST or square <= (ROUNDING * most) ** 2:
             zeros.append(module)
     return ""
-
-
-def _is_zero(up: np.ndarray, down: np.ndarray) -> bool:
-    """Whether B · A is zero in float32: each product of a column and a row, or their sum to rounding."""
-    columns, rows = np.linalg.norm(up, axis=0), np.linalg.norm(down, axis=1)
-    most = float(columns @ rows)
-    if most < SMALLEST:
-        return True
-    up, down = up / np.linalg.norm(up), down / np.linalg.norm(down)
-    square = float(np.sum((up.T @ up) * (down @ down.T)))
-    return square <= (ROUNDING * float(np.linalg.norm(up, axis=0) @ np.linalg.norm(down, axis=1))) ** 2

@@ -361,6 +361,12 @@ def test_a_bad_folder_is_refused_with_the_client_and_the_reason(fault, tmp_path)
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         cj.adapters.load(inputs, strict=True)
     assert "client1" in str(refused.value)
+    with pytest.raises(ValueError, match=r"^at least 3 clients must be usable, got 2 \(") as too_few:
+        cj.adapters.load(inputs)
+    assert f"({refused.value})." in str(too_few.value)
+    clients = cj.adapters.load([*inputs, write(tmp_path, 3)]).clients
+    assert clients["client1"].fault == str(refused.value) and not clients["client1"].modules
+    assert all(set(clients[f"client{k}"].modules) == set(MODULES) for k in (0, 2, 3))
 
 
 def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
