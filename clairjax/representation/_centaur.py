@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
 from .._typing import Key, ScalarLike
-from ..kernels import block_norms, gaussian_mechanism, orthonormalize
+from ..kernels import gaussian_mechanism, normalize, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
 from ._linear import HIGHEST, LinearClients, least_squares_heads, validate_linear
@@ -171,7 +171,7 @@ def client_updates(
 def _clipped_share(
     updates: Float[Array, "clients features rank"], clip_norm: Float[Array, ""], active: Bool[Array, " clients"]
 ) -> Float[Array, ""]:
-    longer = active & ~(block_norms(updates) <= clip_norm)  # a NaN counts as clipped: to zero
+    longer = active & ~(jax.vmap(normalize)(updates)[1] <= clip_norm)  # a NaN counts as clipped: to zero
     return jnp.sum(longer.astype(updates.dtype)) / jnp.maximum(jnp.sum(active.astype(updates.dtype)), 1)
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
 from .._typing import Key, ScalarLike
-from ..kernels import block_norms, clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
+from ..kernels import gaussian_mechanism, normalize, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
 from ._linear import HIGHEST, LinearClients, grams, least_squares_heads, validate_linear
@@ -180,20 +180,21 @@ def _perturbed_system(
     matrix_clip, vector_clip = (jnp.asarray(norm, dtype) for norm in clip_norms)
     multiplier = math.sqrt(2) * jnp.asarray(noise_multiplier, dtype)
 
-    # A Kronecker product is as long as the product of its factors: it is clipped without being formed.
-    outer = heads[:, :, None] * heads[:, None, :]
-    lengths = block_norms(outer) * block_norms(gram)
-    kept = jax.vmap(clip_by_norm, in_axes=(0, None))(lengths, matrix_clip)
-    outer = outer * (kept / jnp.where(lengths > 0, lengths, 1))[:, None, None]
-    finite = jnp.isfinite(lengths)[:, None, None]
-    outer, gram = jnp.where(finite, outer, 0), jnp.where(finite, gram, 0)
-    total = jnp.einsum("nkl,nde->dkel", outer, gram, precision=HIGHEST).reshape(size, size)
+    # A Kronecker product is as long as the product of its factors: it is clipped without being formed. The product
+    # of three lengths may be infinite, and then it is longer than any clip norm.
+    (heads_to, head_lengths), (gram_to, gram_lengths) = jax.vmap(normalize)(heads), jax.vmap(normalize)(gram)
+    lengths = head_lengths * gram_lengths * head_lengths
+    known = jnp.isfinite(heads).all(1) & jnp.isfinite(gram).all((1, 2)) & (lengths >= 0)
+    kept = jnp.where(known, jnp.minimum(lengths, matrix_clip), 0)
+    heads_to, gram_to = jnp.where(known[:, None], heads_to, 0), jnp.where(known[:, None, None], gram_to, 0)
+    outer = kept[:, None, None] * heads_to[:, :, None] * heads_to[:, None, :]
+    total = jnp.einsum("nkl,nde->dkel", outer, gram_to, precision=HIGHEST).reshape(size, size)
     noise = multiplier * matrix_clip * jax.random.normal(matrix_key, (size, size), dtype)
     matrix = (total + (noise + noise.T) / 2) / number
 
     vectors = moment[:, :, None] * heads[:, None, :]
     vector = gaussian_mechanism(vectors, vector_clip, multiplier, normaliser=float(number), key=vector_key)
-    clipped = ~((lengths <= matrix_clip) & (block_norms(vectors) <= vector_clip))
+    clipped = ~((lengths <= matrix_clip) & (jax.vmap(normalize)(vectors)[1] <= vector_clip))
     level = multiplier * matrix_clip * (math.sqrt(2 * size) / number)
     return (matrix, vector, level), jnp.mean(clipped.astype(dtype))
 
