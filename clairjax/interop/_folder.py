@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ._beside import not_embeddings, trained_in_full
+from ._beside import PREFIX, not_embeddings, trained_in_full
 from ._config import Settings, read_settings
 from ._tensors import FLOATS, KINDS, headers, read, wide
 
@@ -117,6 +117,10 @@ def _check_carried(
     for key in (*saved, *beside):
         if tensors[key][0] == EMPTY:
             raise ValueError(f"client {client}: {key} must have been saved whole, got {_shards(EMPTY)}.")
+    for key in beside:
+        if not key.startswith(PREFIX):
+            what = f"tensors must be named {PREFIX}…, got {key!r}: save the PEFT model itself, not a wrapper of it"
+            raise ValueError(f"client {client}: {what}.")
     if (other := not_embeddings({key: tensors[key][0] for key in beside}, adapted)) is not None:
         known = "lora_A.weight, lora_B.weight, lora_embedding_A and _B, those of modules_to_save, and whole embeddings"
         raise ValueError(f"client {client}: tensors must be {known}, got {other!r}.")

@@ -338,6 +338,13 @@ BAD_FOLDERS = {
         _store(up=lambda key, value: {key.replace("mlp", "..mlp"): value}),
         "module names must be words between dots",
     ),
+    **{
+        f"a name that starts {what}": (
+            _store(up=lambda key, value, new=new: {key.replace("base_model.model.", new): value}),
+            f"tensors must be named base_model.model.…, got '{new}layers.0.mlp.up.lora_B.weight': save the PEFT model",
+        )
+        for what, new in {"with a wrapper's": "module.base_model.model.", "as the base model's": "model."}.items()
+    },
     "unknown tensor": (_store(up=lambda key, value: {key.replace("lora_B", "lora_M"): value}), "tensors must be"),
     "other rank": (
         _store(up=lambda key, value: {key: value[:, :5].copy()}),
