@@ -107,6 +107,19 @@ def test_a_full_disk_is_told_without_a_traceback(invoke, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+def test_what_appears_in_out_meanwhile_stays_and_the_result_is_kept(invoke, tmp_path, monkeypatch):
+    def appear(*_):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.txt").write_text("the only copy")
+
+    monkeypatch.setattr("clairjax.interop._save.heat_map", appear)
+    done = invoke(*write_all(tmp_path / "in"), "--out", tmp_path / "out")
+    (kept,) = tmp_path.glob("out.*.kept")
+    said = done.stderr.splitlines()[-1]
+    assert done.exit_code == 2 and said.startswith("Error: out must be a new or empty folder") and f"{kept}." in said
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"] and (kept / "report.json").exists()
+
+
 def test_a_bad_folder_is_refused_with_a_reason(invoke, tmp_path):
     three = [write(tmp_path, 0), write(tmp_path, 1), tmp_path / "nowhere"]
     said = "client nowhere must be a folder with a PEFT adapter, got "
