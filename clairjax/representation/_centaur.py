@@ -1,5 +1,7 @@
 """CENTAUR, linear: a shared subspace learned by noisy projected gradient steps that are private for each user."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,9 +13,10 @@ from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, normalize, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
-from ._linear import HIGHEST, LinearClients, least_squares_heads, validate_linear
+from ._data import ClientData, validate_linear
+from ._linear import HIGHEST, LinearClients, least_squares_heads
 from ._power_method import PrivatePowerMethod, check_power_method
-from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned
+from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
 from ._subsets import draw_subsets
 
 
@@ -34,6 +37,7 @@ def centaur(
     step_size: ArrayLike | None = None,
     init: PrivatePowerMethod | ArrayLike | None = None,
     true_basis: ArrayLike | None = None,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> PrivateRepresentation:
     """Shared subspace of the clients' linear models, under user-level differential privacy.
 
@@ -59,6 +63,9 @@ def centaur(
     - `init`: an orthonormal basis that does not depend on the users' data, or a `PrivatePowerMethod`, whose events
       are added to the ledger; `None` is a random basis and free.
     - `true_basis` [d, k]: if given, `errors` holds the distance to it after each round.
+    - `counts` [n], integers from k (or 2m̄) to m: client i's samples are its first `counts[i]`, and what stands
+      beyond them is not looked at; `None`: all m. G_i is the mean over the client's own samples, and subsets are
+      drawn among them. Every client weighs the same and is clipped to ζ, so the ledger is the same.
 
     **Returns:** a `PrivateRepresentation`.
 
@@ -85,22 +92,23 @@ def centaur(
     >>> bool(run.errors[-1] < 0.05), round(run.privacy.epsilon(delta=1e-5, adjacency="add-or-remove-one"), 2)
     (True, 0.98)
     """
-    inputs, targets = validate_linear(inputs, targets, rank)
-    check_run(inputs.shape[1], rank, rounds, noise_multiplier, batch_size)
+    data = validate_linear(inputs, targets, rank, counts)
+    shape, dtype = data.targets.shape, data.inputs.dtype
+    check_run(shape, rank, rounds, noise_multiplier, batch_size, counts)
     _validate.positive(clip_norm, "clip_norm")
     if not 0 < sampling_rate <= 1:
         raise _validate.fail("sampling_rate", "in (0, 1]", sampling_rate)
-    sampler, clients = Poisson(sampling_rate), inputs.shape[0]
-    events: tuple[GaussianRounds, ...] = (sampler.rounds(noise_multiplier, rounds, clients=clients),)
+    sampler = Poisson(sampling_rate)
+    events: tuple[GaussianRounds, ...] = (sampler.rounds(noise_multiplier, rounds, clients=shape[0]),)
     if isinstance(init, PrivatePowerMethod):
-        check_power_method(init, inputs.shape[1])
-        events = (init.event(clients), *events)
+        check_power_method(init, shape, counts)
+        events = (init.event(shape[0]), *events)
     elif init is not None:
-        init = given_basis(init, "init", inputs, rank, "None, a PrivatePowerMethod or an array")
-    truth = None if true_basis is None else given_basis(true_basis, "true_basis", inputs, rank)
-    steps = None if step_size is None else _given_steps(step_size, rounds, inputs.dtype)
+        init = given_basis(init, "init", data.inputs, rank, "None, a PrivatePowerMethod or an array")
+    truth = None if true_basis is None else given_basis(true_basis, "true_basis", data.inputs, rank)
+    steps = None if step_size is None else _given_steps(step_size, rounds, dtype)
     options = _Options(noise_multiplier, clip_norm, steps, init, truth, sampler, rank, rounds, batch_size)
-    found: Learned = _centaur(inputs, targets, key, options)
+    found: Learned = _centaur(data, key, options)
     return PrivateRepresentation(*found, Ledger(events))
 
 
@@ -117,31 +125,32 @@ class _Options(eqx.Module):
     rounds: int = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
 
-    def in_range(self) -> Bool[Array, ""] | bool:
-        settings = _validate.traced_in_range(
-            positive=[self.clip_norm, self.step_size], not_negative=[self.noise_multiplier]
-        )
-        if self.init is None:
-            return settings
+    def in_range(self, data: ClientData) -> Bool[Array, ""] | bool:
+        holds: list[Array | bool] = [data.enough(least_count(self.rank, self.batch_size))]
         if isinstance(self.init, PrivatePowerMethod):
-            return settings & self.init.traced_in_range()
-        return settings & jnp.isfinite(self.init).all()
+            holds += [self.init.traced_in_range(), data.enough(self.init.batch_size or 1)]
+        elif self.init is not None:
+            holds.append(jnp.isfinite(self.init))
+        positive = [self.clip_norm, self.step_size]
+        return _validate.traced_in_range(positive=positive, not_negative=[self.noise_multiplier], holds=holds)
 
 
 @jax.jit
-def _centaur(inputs: Array, targets: Array, key: Key, options: _Options) -> Learned:
+def _centaur(data: ClientData, key: Key, options: _Options) -> Learned:
     start_key, rounds_key = jax.random.split(key)
-    start = _start(options.init, inputs, targets, options.rank, start_key)
+    start = _start(options.init, data, options.rank, start_key)
     truth = None if options.truth is None else orthonormalize(options.truth)
-    clients, number, sampler = LinearClients.of(inputs, targets), inputs.shape[0], options.sampler
-    clip_norm = jnp.asarray(options.clip_norm, inputs.dtype)
+    clients, number, sampler = LinearClients.of(*data), data.inputs.shape[0], options.sampler
+    clip_norm = jnp.asarray(options.clip_norm, data.inputs.dtype)
     steps = _default_steps(options.rounds, options.rank, clip_norm) if options.step_size is None else options.step_size
 
     def step(basis: Array, turn: tuple[Key, Array]) -> tuple[Array, tuple[Array | None, Array]]:
         subsets_key, clients_key, noise_key = jax.random.split(turn[0], 3)
         first, second = clients, clients
         if options.batch_size is not None:
-            subsets = draw_subsets(inputs, targets, options.batch_size, 2, key=subsets_key)
+            subsets = draw_subsets(
+                data.inputs, data.targets, options.batch_size, 2, key=subsets_key, counts=data.counts
+            )
             first, second = (LinearClients.of(*subset, for_one_round=True) for subset in subsets)
         updates = client_updates(first, second, basis)
         active = sampler.draw(number, key=clients_key)
@@ -156,7 +165,7 @@ def _centaur(inputs: Array, targets: Array, key: Key, options: _Options) -> Lear
     with jax.named_scope("clairjax.centaur"):
         keys = jax.random.split(rounds_key, options.rounds)
         basis, (errors, clipped) = jax.lax.scan(step, start, (keys, steps))
-    return learned(clients, basis, errors, clipped, options.in_range())
+    return learned(clients, basis, errors, clipped, options.in_range(data))
 
 
 def client_updates(
@@ -192,8 +201,10 @@ def _given_steps(step_size: ArrayLike, rounds: int, dtype: DTypeLike) -> Float[A
 
 
 def _start(
-    init: PrivatePowerMethod | Array | None, inputs: Array, targets: Array, rank: int, key: Key
+    init: PrivatePowerMethod | Array | None, data: ClientData, rank: int, key: Key
 ) -> Float[Array, "features rank"]:
     if init is None:
-        return orthonormalize(jax.random.normal(key, (inputs.shape[2], rank), inputs.dtype))
-    return init.run(inputs, targets, rank, key) if isinstance(init, PrivatePowerMethod) else orthonormalize(init)
+        return orthonormalize(jax.random.normal(key, (data.inputs.shape[2], rank), data.inputs.dtype))
+    if isinstance(init, PrivatePowerMethod):
+        return init.run(data.inputs, data.targets, rank, key, data.counts)
+    return orthonormalize(init)

@@ -1,19 +1,21 @@
 """The estimator CENTAUR is compared with: alternating least squares, solved at the server on perturbed moments."""
 
 import math
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, normalize, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._linear import HIGHEST, LinearClients, grams, least_squares_heads, validate_linear
-from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned
+from ._data import ClientData, validate_linear
+from ._linear import HIGHEST, LinearClients, grams, least_squares_heads
+from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
 from ._subsets import draw_subsets
 
 
@@ -35,8 +37,9 @@ class PerturbedMoments(eqx.Module):
         targets: Float[Array, "clients samples"],
         rank: int,
         key: Key,
+        counts: Int[Array, " clients"] | None = None,
     ) -> Float[Array, "features rank"]:
-        root = jnp.sqrt(jnp.asarray(inputs.shape[1], inputs.dtype))
+        root = jnp.sqrt(ClientData(inputs, targets, counts).numbers())[:, None]
         moments = grams(inputs * (targets / root)[:, :, None])
         number = float(inputs.shape[0])
         mean = gaussian_mechanism(moments, self.clip_norm, self.noise_multiplier, normaliser=number, key=key)
@@ -62,6 +65,7 @@ def perturbed_least_squares(
     batch_size: int | None = None,
     init: PerturbedMoments | ArrayLike,
     true_basis: ArrayLike | None = None,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> PrivateRepresentation:
     """Private alternating least squares with the basis solved for exactly, each round, at the server.
 
@@ -100,20 +104,20 @@ def perturbed_least_squares(
     >>> bool(run.errors[-1] < 0.1)
     True
     """
-    inputs, targets = validate_linear(inputs, targets, rank)
-    check_run(inputs.shape[1], rank, rounds, noise_multiplier, batch_size)
+    data = validate_linear(inputs, targets, rank, counts)
+    check_run(data.targets.shape, rank, rounds, noise_multiplier, batch_size, counts)
     for norm, name in zip(clip_norms, ("clip_norms[0]", "clip_norms[1]"), strict=True):
         _validate.positive(norm, name)
-    clients = inputs.shape[0]
+    clients = data.targets.shape[0]
     events: tuple[GaussianRounds, ...] = (GaussianRounds(noise_multiplier, rounds, clients=clients, label="rounds"),)
     if isinstance(init, PerturbedMoments):
         init.check()
         events = (init.event(clients), *events)
     else:
-        init = given_basis(init, "init", inputs, rank, "a PerturbedMoments or an array")
-    truth = None if true_basis is None else given_basis(true_basis, "true_basis", inputs, rank)
+        init = given_basis(init, "init", data.inputs, rank, "a PerturbedMoments or an array")
+    truth = None if true_basis is None else given_basis(true_basis, "true_basis", data.inputs, rank)
     options = _Options(noise_multiplier, clip_norms, init, truth, rank, rounds, batch_size)
-    found: Learned = _perturbed_least_squares(inputs, targets, key, options)
+    found: Learned = _perturbed_least_squares(data, key, options)
     return PrivateRepresentation(*found, Ledger(events))
 
 
@@ -128,29 +132,30 @@ class _Options(eqx.Module):
     rounds: int = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
 
-    def in_range(self) -> Bool[Array, ""] | bool:
-        settings = _validate.traced_in_range(positive=self.clip_norms, not_negative=[self.noise_multiplier])
-        if isinstance(self.init, PerturbedMoments):
-            return settings & self.init.traced_in_range()
-        return settings & jnp.isfinite(self.init).all()
+    def in_range(self, data: ClientData) -> Bool[Array, ""] | bool:
+        start = self.init.traced_in_range() if isinstance(self.init, PerturbedMoments) else jnp.isfinite(self.init)
+        holds = [start, data.enough(least_count(self.rank, self.batch_size))]
+        return _validate.traced_in_range(positive=self.clip_norms, not_negative=[self.noise_multiplier], holds=holds)
 
 
 @jax.jit
-def _perturbed_least_squares(inputs: Array, targets: Array, key: Key, options: _Options) -> Learned:
+def _perturbed_least_squares(data: ClientData, key: Key, options: _Options) -> Learned:
     start_key, rounds_key = jax.random.split(key)
     if isinstance(options.init, PerturbedMoments):
-        start = options.init.run(inputs, targets, options.rank, start_key)
+        start = options.init.run(data.inputs, data.targets, options.rank, start_key, data.counts)
     else:
         start = orthonormalize(options.init)
     truth = None if options.truth is None else orthonormalize(options.truth)
-    clients = LinearClients.of(inputs, targets)
+    clients = LinearClients.of(*data)
     whole = clients, clients.full_gram(), clients.moment
 
     def step(basis: Array, key: Key) -> tuple[Array, tuple[Array | None, Array]]:
         subsets_key, noise_key = jax.random.split(key)
         first, gram, moment = whole
         if options.batch_size is not None:
-            one, two = draw_subsets(inputs, targets, options.batch_size, 2, key=subsets_key)
+            one, two = draw_subsets(
+                data.inputs, data.targets, options.batch_size, 2, key=subsets_key, counts=data.counts
+            )
             first, second = LinearClients.of(*one, for_one_round=True), LinearClients.of(*two)
             gram, moment = second.full_gram(), second.moment
         heads = least_squares_heads(first, basis)
@@ -162,7 +167,7 @@ def _perturbed_least_squares(inputs: Array, targets: Array, key: Key, options: _
 
     with jax.named_scope("clairjax.perturbed_least_squares"):
         basis, (errors, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, options.rounds))
-    return learned(clients, basis, errors, clipped, options.in_range())
+    return learned(clients, basis, errors, clipped, options.in_range(data))
 
 
 def _perturbed_system(

@@ -1,5 +1,6 @@
 """What every private method checks, and what it returns: a basis, heads, and a ledger."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import jax
@@ -11,6 +12,7 @@ from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ..privacy import Ledger
+from ._data import check_counts
 from ._linear import LinearClients, Representation, argument_status, input_status, least_squares_heads
 from ._subsets import check_batch
 
@@ -46,7 +48,7 @@ def learned(
     """With heads and status; NaN for every number where a traced setting was out of range."""
     hide = lambda array: jnp.where(in_range, array, jnp.nan)
     heads = hide(least_squares_heads(clients, basis))
-    status = worst(input_status(clients), worst(argument_status(in_range), run_status(basis)))
+    status = worst(argument_status(in_range), worst(input_status(clients), run_status(basis)))
     return hide(basis), heads, None if errors is None else hide(errors), status, hide(clipped)
 
 
@@ -64,12 +66,26 @@ def given_basis(
     return basis
 
 
-def check_run(samples: int, rank: int, rounds: int, noise_multiplier: ScalarLike, batch_size: int | None) -> None:
+def check_run(
+    shape: tuple[int, ...],
+    rank: int,
+    rounds: int,
+    noise_multiplier: ScalarLike,
+    batch_size: int | None,
+    counts: ArrayLike | Sequence[int] | None,
+) -> None:
     _validate.at_least(rounds, "rounds", 1)
     _validate.not_negative(noise_multiplier, "noise_multiplier")
-    check_batch(batch_size, samples, 2, rank)
-    if batch_size is None and samples < rank:
-        raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", samples)
+    check_batch(batch_size, shape, 2, rank, counts)
+    if batch_size is None and shape[1] < rank:
+        raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", shape[1])
+    if batch_size is None and counts is not None:
+        check_counts(counts, shape, rank, "rank = ")
+
+
+def least_count(rank: int, batch_size: int | None) -> int:
+    """Samples that each client must have: for its head, or for a round's two subsets."""
+    return rank if batch_size is None else 2 * batch_size
 
 
 def run_status(basis: Float[Array, "features rank"]) -> Status:

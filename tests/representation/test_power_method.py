@@ -31,7 +31,7 @@ def test_images_are_those_of_the_second_moments(problem, rng):
     basis = rng.standard_normal((FEATURES, RANK))
     expected = moments(problem) @ basis
     np.testing.assert_allclose(
-        moment_images(problem.inputs, problem.targets, jnp.asarray(basis)), expected, rtol=1e-12
+        moment_images(problem.inputs, problem.targets, None, jnp.asarray(basis)), expected, rtol=1e-12
     )
 
 
