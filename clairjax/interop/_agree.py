@@ -42,18 +42,17 @@ def _base(folder: Folder) -> Base:
 
 
 def _by_last_words(spelled: dict[str, Base]) -> dict[str, Base]:
-    """A path's last word stands for it, or the one name on the hub that ends so: there, owners count."""
-    hub = {name for name, _ in spelled.values() if name and not _is_path(name)}
+    """A path's last word stands for it, or the one name on the hub that ends so: there, owners count, and no case."""
+    hub = {name.casefold() for name, _ in spelled.values() if name and not _is_path(name)}
     ends = Counter(name.split("/")[-1] for name in hub)
 
     def known(name: str) -> str:
-        last = re.split(r"[/\\]", name)[-1]
+        last = re.split(r"[/\\]", name)[-1].casefold()
+        if not _is_path(name):
+            return name.casefold()
         return next(each for each in hub if each.split("/")[-1] == last) if ends[last] == 1 else f"…/{last}"
 
-    return {
-        client: (known(name) if name and _is_path(name) else name, revision)
-        for client, (name, revision) in spelled.items()
-    }
+    return {client: (name and known(name), revision) for client, (name, revision) in spelled.items()}
 
 
 def _is_path(name: str) -> bool:

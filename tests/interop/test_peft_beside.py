@@ -58,6 +58,7 @@ STOCK = {
     "Wav2Vec2": ("Wav2Vec2ForSequenceClassification", WAV2VEC2, "q_proj", HEADS, False),
     "GPT-2, a class": ("GPT2ForSequenceClassification", GPT2, "c_attn", CLASS, True),
     "GPT-2, adapted input": ("GPT2LMHeadModel", GPT2, "c_attn wte", {"task_type": "CAUSAL_LM"}, True),
+    "Llama, both adapted": ("LlamaForCausalLM", BERT, "q_proj embed_tokens lm_head", {"task_type": "CAUSAL_LM"}, True),
     "T5": ("T5ForConditionalGeneration", T5, "q", {"task_type": "SEQ_2_SEQ_LM"}, True),
     "Whisper": ("WhisperForConditionalGeneration", WHISPER, "q_proj", {}, True),
 }
