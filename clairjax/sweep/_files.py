@@ -1,7 +1,7 @@
 """Files that are there whole or not at all: filled beside their place, flushed to the disk, then given the name."""
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,7 +34,7 @@ def create_file(path: Path, text: str) -> bool:
 
 def _create_in_place(path: Path, text: str) -> bool:
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:
         return False
     try:
@@ -81,14 +81,11 @@ def _opened(folder: Path) -> Iterator[int]:
 def _beside(path: Path, write: Callable[[Path], object]) -> Iterator[Path]:
     """A temporary file in `path`'s folder with what `write` gives it, on the disk; gone at the end, if it is still."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    beside = Path(name)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         write(beside)
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())
-        os.chmod(beside, 0o644)  # mkstemp makes it private
         yield beside
     except OSError as error:
         if error.errno is not None and error.filename is None:  # a full device names no file
