@@ -20,14 +20,14 @@ import clairjax
 
 def public() -> dict[str, Any]:
     """The names that `import clairjax` gives."""
-    return {name: getattr(clairjax, name) for name in sorted(dir(clairjax)) if not name.startswith("_")}
+    return {name: getattr(clairjax, name) for name in sorted(clairjax.__all__)}
 
 
 def rooms() -> dict[str, types.ModuleType]:
     """The public rooms by name; of two names of one room the first stands."""
     found: dict[int, tuple[str, types.ModuleType]] = {}
     for name, value in public().items():
-        if inspect.ismodule(value):
+        if inspect.ismodule(value) and value.__name__.startswith("clairjax."):
             found.setdefault(id(value), (name, value))
     return dict(found.values())
 
@@ -41,19 +41,35 @@ def members(room: types.ModuleType) -> dict[str, Any]:
     }
 
 
+class Links:
+    """Where a name in backticks leads: the room's own and the package's names as they are, others as `room.name`."""
+
+    def __init__(self) -> None:
+        self.shown = {name: members(room) for name, room in rooms().items()}
+        self.short: dict[str, str] = {}
+        for room, names in self.shown.items():
+            for name, value in names.items():
+                if public().get(name) is value:
+                    self.short[name] = f"clairjax.{room}.{name}"
+        self.alone = [name for name, value in public().items() if not (inspect.ismodule(value) or name in self.short)]
+        self.short |= {name: f"clairjax.{name}" for name in self.alone}
+        self.room = ""
+
+    def target(self, text: str) -> str | None:
+        *_, room, name = (self.room, *text.split("."))
+        if name in self.shown.get(room, ()):
+            return f"clairjax.{room}.{name}"
+        return self.short.get(name) if text.removeprefix("cj.").removeprefix("clairjax.") == name else None
+
+
 def pages() -> dict[str, str]:
     """Each page's text by its file name."""
-    shown = {name: members(room) for name, room in rooms().items()}
-    links = {name: f"clairjax.{room}.{name}" for room, names in shown.items() for name in names}
-    links |= {name: f"clairjax.{name}" for name in top_alone(shown)}
-    texts = {f"{name}.md": _room(name, room, links) for name, room in rooms().items()}
-    return {"index.md": _index(top_alone(shown), links), **texts}
-
-
-def top_alone(shown: dict[str, dict[str, Any]]) -> list[str]:
-    """Public names that no room's door shows."""
-    in_rooms = {name for names in shown.values() for name in names}
-    return [name for name, value in public().items() if not inspect.ismodule(value) and name not in in_rooms]
+    links = Links()
+    texts = {"index.md": _index(links)}
+    for name, room in rooms().items():
+        links.room = name
+        texts[f"{name}.md"] = _room(name, room, links)
+    return texts
 
 
 def write(folder: Path) -> None:
@@ -69,25 +85,25 @@ def write(folder: Path) -> None:
             page.write_text(text, encoding="utf-8")
 
 
-def _index(alone: list[str], links: dict[str, str]) -> str:
+def _index(links: Links) -> str:
     doors = [f"| [clairjax.{name}]({name}.md) | {_summary(room, links)} |" for name, room in rooms().items()]
     names = [
-        f"| {{py:obj}}`clairjax.{name} <{links[name]}>` | {_summary(value, links)} |"
+        f"| {{py:obj}}`clairjax.{name} <{links.short[name]}>` | {_summary(value, links)} |"
         for name, value in public().items()
-        if name in links
+        if name in links.short
     ]
     head = ["# Reference", "", "`import clairjax as cj` gives these names; a room holds more of its kind.", ""]
     tables = ["| room | |", "| :-- | :-- |", *doors, "", "| name | |", "| :-- | :-- |", *names, ""]
-    entries = [_entry("clairjax", name, public()[name], links) for name in alone]
+    entries = [_entry("clairjax", name, public()[name], links) for name in links.alone]
     return "\n".join([*head, *tables, *entries, "```{toctree}", ":hidden:", "", *rooms(), "```", ""])
 
 
-def _room(name: str, module: types.ModuleType, links: dict[str, str]) -> str:
+def _room(name: str, module: types.ModuleType, links: Links) -> str:
     entries = [_entry(f"clairjax.{name}", each, value, links) for each, value in members(module).items()]
     return "\n".join([f"# clairjax.{name}", "", markdown(inspect.getdoc(module) or "", links), "", *entries])
 
 
-def _entry(module: str, name: str, value: Any, links: dict[str, str]) -> str:
+def _entry(module: str, name: str, value: Any, links: Links) -> str:
     """A function, or a class with its methods, as a directive of Sphinx's Python domain."""
     text = markdown(inspect.getdoc(value) or "", links)
     if inspect.isclass(value):
@@ -97,7 +113,7 @@ def _entry(module: str, name: str, value: Any, links: dict[str, str]) -> str:
     return _directive("data", f"{module}.{name}", [])
 
 
-def _parts(cls: type, links: dict[str, str]) -> Iterator[str]:
+def _parts(cls: type, links: Links) -> Iterator[str]:
     """The public methods and properties of a class, those of its bases in this package among them."""
     if issubclass(cls, eqx.Enumeration):
         for name in cls._name_to_item:
@@ -176,11 +192,11 @@ def _first(value: Any) -> str:
     return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
 
 
-def _summary(value: Any, links: dict[str, str]) -> str:
+def _summary(value: Any, links: Links) -> str:
     return _prose(_first(value), links).replace("|", r"\|")
 
 
-def markdown(text: str, links: dict[str, str]) -> str:
+def markdown(text: str, links: Links) -> str:
     """A docstring as MyST."""
     parts = re.split(r"((?:^ *>>> .*\n?)(?:^.*\S.*\n?)*)", text, flags=re.MULTILINE)
     return "".join(
@@ -188,21 +204,21 @@ def markdown(text: str, links: dict[str, str]) -> str:
     )
 
 
-def _prose(text: str, links: dict[str, str]) -> str:
-    parts = re.split(r"(`[^`]+`)", text)
+def _prose(text: str, links: Links) -> str:
+    """An argument's own name, first in its list item, is no link."""
+    parts = re.split(r"(^ *- `[^`]+`|`[^`]+`)", text, flags=re.MULTILINE)
     return "".join(_code(part, links) if part.startswith("`") else _plain(part) for part in parts)
 
 
-def _code(span: str, links: dict[str, str]) -> str:
-    name = span.strip("`").removeprefix("clairjax.").removeprefix("cj.").rpartition(".")[2]
-    return f"{{py:obj}}`{span.strip('`')} <{links[name]}>`" if name in links and _is_name(span) else span
-
-
-def _is_name(span: str) -> bool:
-    return all(part.isidentifier() for part in span.strip("`").split("."))
+def _code(span: str, links: Links) -> str:
+    text = span.strip("`")
+    target = links.target(text)
+    return f"{{py:obj}}`{text} <{target}>`" if target else span
 
 
 def _plain(text: str) -> str:
     """Underscores, single asterisks, < and a line's first + as characters; a pair of asterisks stays bold."""
+    if re.fullmatch(r" *- `[^`]+`", text):
+        return text
     text = re.sub(r"(?<!\*)\*(?!\*)|_|<", r"\\\g<0>", text)
     return re.sub(r"^( *)\+ ", r"\1\\+ ", text, flags=re.MULTILINE)

@@ -9,6 +9,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import _api  # noqa: E402
+import _pictures  # noqa: E402
 
 import clairjax  # noqa: E402
 
@@ -34,7 +35,8 @@ toc_object_entries = False
 add_module_names = False
 highlight_language = "text"
 
-# What the build makes, in folders that git ignores: the reference, the notebooks where Sphinx looks for them.
+# What the build makes, in folders that git ignores: reference, pictures, notebooks where Sphinx looks for them.
 _api.write(HERE / "api")
+_pictures.write(HERE / "pictures")
 skip = shutil.ignore_patterns(".ipynb_checkpoints")
 shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", ignore=skip, dirs_exist_ok=True)
