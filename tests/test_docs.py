@@ -6,7 +6,7 @@ import re
 import jax
 import pages
 import pytest
-from test_public import PUBLIC
+from test_public import MAY_IMPORT, PUBLIC
 
 import clairjax
 from clairjax.experiments import EXPERIMENTS
@@ -56,3 +56,10 @@ def test_the_reference_shows_every_public_name(monkeypatch):
     entries = {id(public[page]): set(re.findall(ENTRY, text, re.MULTILINE)) for page, text in texts.items()}
     for room in filter(inspect.ismodule, public.values()):
         assert shown(room) <= entries.get(id(room), top)
+
+
+def test_the_table_of_rooms_is_the_layer_rule():
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", TEXTS["architecture.md"], re.MULTILINE)
+    table = {room: set(re.findall(r"`(\w+)`", cell)) for room, cell in rows}
+    public = lambda room: "adapters" if room == "interop" else room
+    assert table == {public(room): set(map(public, others)) for room, others in MAY_IMPORT.items()}

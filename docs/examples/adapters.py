@@ -1,4 +1,4 @@
-"""Writes eight LoRA adapters as PEFT does; the fourth was trained on something else. `python parties.py FOLDER`."""
+"""Writes eight LoRA adapters as PEFT does; the fourth was trained on something else. `python adapters.py FOLDER`."""
 
 import json
 import sys
@@ -35,4 +35,4 @@ def write(folder, client):
 
 
 for number in range(8):
-    write(Path(sys.argv[1]) / f"party{number}", number)
+    write(Path(sys.argv[1]) / f"client{number}", number)
