@@ -36,7 +36,7 @@ class Cell:
     clients: int
     samples: int
     features: int = 20
-    outside: tuple[float, ...] = (0.0, 0.01, 0.05, 0.2, 0.5)
+    outside: tuple[float, ...] = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
     @property
     def model(self) -> SharedSubspace:
@@ -126,7 +126,7 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set(title=f"M = {clients}", xlabel="samples N of a client", xscale="log", yscale="log")
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.minorticks_off()
-        axis.set_yticks((0.25, 0.5, 1, 2, 4), ("0.25", "0.5", "1", "2", "4"))
+        axis.set_yticks((0.25, 0.5, 1, 2, 4, 8), ("0.25", "0.5", "1", "2", "4", "8"))
     axes[0].set_ylabel("error / local ridge's")
     legend_below(figure, axes[0], columns=2)
     save(figure, path)
