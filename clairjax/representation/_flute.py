@@ -87,7 +87,9 @@ def flute(
     the empirical risk over rank-k models, and the components that rank k leaves out act as noise on few samples:
     on C.1's and 7.1's models (d = 10; k = 2 to 8; M = 15, 30) the one round of `truncated_ridge` is closer to the
     truth than 2,000 rounds of this by 8 to 21 % at N = 20, 13 to 34 % at N = 12 and 17 to 49 % at N = 6 and 8, and at
-    N = 20, k ≤ 4 at most half as far from the best rank-k model. FLUTE needs no client's Gram matrix, only gradients.
+    N = 20, k ≤ 4 at most half as far from the best rank-k model. Neither model is of rank k: at N = 12 and 20 each
+    client's own `local_ridge` is closer than both, and a shared representation does not pay. FLUTE needs no client's
+    Gram matrix, only gradients.
 
     >>> import jax
     >>> from clairjax.data import LinearTasks
