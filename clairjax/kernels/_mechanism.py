@@ -77,8 +77,11 @@ def gaussian_mechanism(
     **Source:** CENTAUR, section 2, GM and Algorithm 1. Departs from print: the text divides by the realised
     sample size, which is private itself under Poisson sampling.
 
-    **Cost:** four passes over the values. The noise is drawn in floating point, without a defence against
-    attacks on its low-order bits.
+    The ε of this mechanism is that of real numbers. What is computed is not: sum and noise are floating-point
+    numbers, and the low-order bits of one release in float32 can tell a client's presence for certain (Mironov, 2012).
+    Where what is released leaves your hands, take `grid_gaussian_mechanism`; this one is for simulation.
+
+    **Cost:** eight passes over the values.
 
     >>> import jax, jax.numpy as jnp
     >>> values = jnp.array([[3.0, 4.0], [0.0, 0.5]])

@@ -31,7 +31,7 @@ def normalize(value: PyTree[Float[Array, "..."]]) -> tuple[PyTree[Float[Array, "
     leaves, structure = jax.tree.flatten(value)
     dtype = widest(*(leaf.dtype for leaf in leaves))
     leaves = [leaf.astype(dtype) for leaf in leaves]
-    factor = _inverse(jnp.max(jnp.array([jnp.max(jnp.abs(leaf), initial=0) for leaf in leaves])))
+    factor = inverse_power(jnp.max(jnp.array([jnp.max(jnp.abs(leaf), initial=0) for leaf in leaves])))
     leaves = [leaf * factor for leaf in leaves]
     squares = sum((jnp.sum(leaf**2) for leaf in leaves), start=jnp.zeros((), dtype))
     positive = squares > 0
@@ -45,7 +45,7 @@ def widest(*dtypes: DTypeLike) -> DTypeLike:
     return max((jnp.dtype(jnp.float32), *dtypes), key=lambda dtype: jnp.finfo(dtype).bits)
 
 
-def _inverse(largest: Float[Array, ""]) -> Float[Array, ""]:
+def inverse_power(largest: Float[Array, ""]) -> Float[Array, ""]:
     """The power of two that brings a positive number to [1, 2), or as near as a power can that is itself a normal
     number, as is its inverse: a subnormal one would be flushed to zero. One, for zero."""
     info = jnp.finfo(largest.dtype)

@@ -35,6 +35,10 @@ CASES = {
         lambda v, c, s: kernels.gaussian_mechanism(v, c, s, normaliser=7.0, key=jax.random.key(3)),
         [(5, 2, 3), (), ()],
     ),
+    "grid_gaussian_mechanism": (
+        lambda v, c, s: kernels.grid_gaussian_mechanism(v, c, s, normaliser=7.0, key=jax.random.key(3)),
+        [(5, 2, 3), (), ()],
+    ),
 }
 
 
