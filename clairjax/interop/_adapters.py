@@ -153,8 +153,8 @@ def _notices(
         ranks = [clients[name].modules[module].rank for name in having]
         if max(ranks) >= 2 * min(ranks):
             notices.append(
-                f"module {module}: ranks from {min(ranks)} to {max(ranks)}; a larger rank alone sets a client further "
-                "apart, so a contaminated one stands out less"
+                f"module {module}: ranks from {min(ranks)} to {max(ranks)}; the vote is on as many "
+                "directions as most clients have, so that a rank alone sets nobody apart"
             )
     for module, having in skipped.items():
         notices.append(f"module {module}: only {', '.join(having)} adapt it, so it is kept as it is")

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _validate
 from .._status import Status
-from ..alignment import LowRankMatrices, RefinedFactors, clair, refine_members
+from ..alignment import LowRankMatrices, RefinedFactors, clair, level_ranks, refine_members
 from ._adapters import LEAST, Adapters, too_few
 from ._numbers import examine
 from ._verdict import MEMBER, Finding, Verdict, judge
@@ -77,9 +77,10 @@ def refine(
     its modules (where there is no majority, nobody is), or if by all of them together it is far from the others: if
     its reach, the distance to the middle one of the others, pooled over modules, the geometric mean of the whole and
     what is outside the row spaces, is over 1.67 times the middle client's. In a module, those are refined that belong
-    to it and to the whole. Clients that send the same matrix, or nearly, have one vote together. A client with NaN or
-    infinite values, or too large for float32, takes no part; nor does one that `load` found at fault, nor one that is
-    idle, having sent zeros.
+    to it and to the whole. Where ranks differ, votes and distances are those of `clairjax.alignment.level_ranks`, and
+    whole factors are refined. Clients that send the same matrix, or nearly, have one vote together. A client with NaN
+    or infinite values, or too large for float32, takes no part; nor does one that `load` found at fault, nor one that
+    is idle, having sent zeros.
 
     **Arguments:**
 
@@ -167,12 +168,15 @@ def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
     voters = list(dict.fromkeys(first)) if once else first
     if voters != list(range(len(names))):
         weights = _some(weights, np.array(voters))
-    found = clair(weights)
+    levelled = level_ranks(weights)
+    found = clair(levelled)
     off_subspace = np.asarray(found.off_subspace)
     others = ~np.eye(len(voters), dtype=bool)
     medians = np.median(off_subspace[others].reshape(len(voters), -1), axis=1)
     threshold = float(found.threshold)
     voter = [voters.index(k) for k in first]
+    if levelled is not weights:
+        squares = _squared_distances(levelled)[np.ix_(voter, voter)]
     distance, votes, belongs = (
         dict(zip(names, np.asarray(each)[voter].tolist(), strict=True))
         for each in (medians / threshold if threshold > 0 else medians, found.votes, found.members)

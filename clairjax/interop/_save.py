@@ -32,10 +32,10 @@ def save(
     `out/CLIENT` is an adapter that PEFT loads as any other: the reported keys and types, factors at scale 1 in the
     refined modules, everything else bit for bit as it was. A `truncation_error` in the report is of what is in the
     file, rounded to its type. Files are made in a hidden folder beside `out`, which takes the name at the end: on any
-    error `out` is as before. What appears in `out` meanwhile stays; with `force` another call's result is replaced, and
-    nothing else. The new result is then kept beside it as `OUT.*.kept`, and the error says so. A call that is killed
-    leaves the hidden folder, `.OUT.*.tmp`; killed in the moment between moving a former result away and taking its
-    name, it leaves the former one as `.OUT.*.old/out`.
+    error `out` is as before. What appears in `out` meanwhile stays; with `force` a result of another call is replaced,
+    and nothing else. The new result is then kept beside it as `OUT.*.kept`, and the error says so. A call that is
+    killed leaves the hidden folder, `.OUT.*.tmp`; killed in the moment between moving a former result away and taking
+    its name, it leaves the former one as `.OUT.*.old/out`.
 
     **Arguments:** `refinement`, of `refine`. `out`: a new or empty folder; with `force` also one that an earlier call
     wrote, which is replaced. `progress`: called with a module's name before its turn.
