@@ -11,7 +11,6 @@ import pytest
 from scipy.stats import binom, norm
 
 from clairjax import privacy
-from clairjax.kernels import gaussian_mechanism
 from clairjax.privacy._audit import _clopper_pearson
 from clairjax.representation import centaur
 
@@ -20,10 +19,6 @@ DELTA = 1e-5
 REPLICATES = int(os.environ.get("CLAIRJAX_TEST_REPLICATES", "100"))
 AUDITS = max(2, min(20, REPLICATES // 5))
 EPSILONS = (1.0, 2.0, 4.0)
-
-
-def half_the_noise(values, clip_norm, noise_multiplier, *, normaliser, key):
-    return gaussian_mechanism(values, clip_norm, noise_multiplier / 2, normaliser=normaliser, key=key)
 
 
 class CentaurCanary(eqx.Module):
@@ -91,15 +86,13 @@ def test_a_known_gaussian_is_found(key):
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
-def test_the_mechanism_stays_below_its_epsilon_and_half_the_noise_does_not(key, adjacency):
+def test_the_mechanism_stays_below_its_epsilon(key, adjacency):
     rounds, epsilon = 5, 4.0
     sigma = privacy.noise_multiplier(epsilon, rounds, delta=DELTA, adjacency=adjacency)
-    options = {"runs": 4000, "delta": DELTA, "key": key, "adjacency": adjacency, "chunk": 2048}
-    honest = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency), **options)
-    assert 0.1 * epsilon < honest.epsilon <= epsilon  # 4000 runs see no rare event
-    assert 0.6 * epsilon < honest.gaussian_epsilon <= epsilon
-    broken = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency, mechanism=half_the_noise), **options)
-    assert broken.gaussian_epsilon > epsilon
+    options = {"runs": 4000, "delta": DELTA, "key": key, "adjacency": adjacency, "chunk": 4000}
+    found = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency), **options)
+    assert 0.1 * epsilon < found.epsilon <= epsilon  # 4000 runs see no rare event
+    assert 0.6 * epsilon < found.gaussian_epsilon <= epsilon
 
 
 def test_half_the_noise_of_centaur_is_caught(key):
