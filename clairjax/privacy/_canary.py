@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -114,7 +114,7 @@ class Program(eqx.Module):
     clip_norms: Float[Array, " canaries"]
 
     @classmethod
-    def of(cls, settings: GaussianCanary, canaries: list[Canary]) -> "Program":
+    def of(cls, settings: GaussianCanary, canaries: Sequence[Canary]) -> "Program":
         stack = lambda name: jnp.asarray(
             np.stack([getattr(canary, name) for canary in canaries]), jnp.result_type(float)
         )

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .. import _validate
 from .._typing import Key
@@ -87,5 +87,5 @@ def _outputs(
 
 
 @eqx.filter_jit
-def _chunk(program: Program | _Alone, which: Array, number: Array, key: Key) -> Float[Array, "runs ..."]:
+def _chunk(program: Program | _Alone, which: ArrayLike, number: ArrayLike, key: Key) -> Float[Array, "runs ..."]:
     return jax.vmap(lambda w, i: program(w, jax.random.fold_in(key, i), i % 2 == 1))(which, number)

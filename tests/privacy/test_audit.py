@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from clairjax import privacy
+from clairjax.kernels import gaussian_mechanism, grid_gaussian_mechanism
 from clairjax.privacy._audit import _clopper_pearson
 from clairjax.representation import centaur
 
@@ -83,16 +84,19 @@ def test_a_known_gaussian_is_found(key):
     assert 0 < found.epsilon < found.gaussian_epsilon
     assert found.scores.shape == (2, 20_000)
     assert "replace-one" in found.report() and "95 % confidence" in found.report()
+    assert found.canary == "" and "canaries" not in found.report()
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
-def test_the_mechanism_stays_below_its_epsilon(key, adjacency):
+@pytest.mark.parametrize("mechanism", [gaussian_mechanism, grid_gaussian_mechanism])
+def test_the_mechanisms_stay_below_their_epsilon(key, mechanism, adjacency):
     rounds, epsilon = 5, 4.0
     sigma = privacy.noise_multiplier(epsilon, rounds, delta=DELTA, adjacency=adjacency)
-    options = {"runs": 4000, "delta": DELTA, "key": key, "adjacency": adjacency, "chunk": 4000}
-    found = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency), **options)
-    assert 0.1 * epsilon < found.epsilon <= epsilon  # 4000 runs see no rare event
+    options = {"runs": 2000, "delta": DELTA, "key": key, "adjacency": adjacency, "chunk": 2000}
+    found = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency, mechanism=mechanism), **options)
+    assert 0.1 * epsilon < found.epsilon <= epsilon  # 2000 runs see no rare event
     assert 0.6 * epsilon < found.gaussian_epsilon <= epsilon
+    assert found.canary and f'"{found.canary}" showed most' in found.report()
 
 
 def test_half_the_noise_of_centaur_is_caught(key):
