@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from clairjax import Factored, LowRankMatrices, Penalty, ProximalGradient, Status, clair, decompose
+from clairjax import Factored, LowRankMatrices, Penalty, Status, clair, decompose
 from clairjax.alignment import compress
 from clairjax.alignment._compress import change_norms
 from clairjax.alignment._low_rank_clients import LowRankClients
