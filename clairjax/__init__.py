@@ -1,34 +1,24 @@
 """Federated low-rank adaptation and shared representations in JAX."""
 
-from importlib.metadata import version as _version
-
-from . import alignment as alignment
-from . import data as data
-from . import interop as interop
-from . import kernels as kernels
-from . import privacy as privacy
-from . import representation as representation
-from . import subspaces as subspaces
-from . import sweep as sweep
-from ._status import Status as Status
-from .alignment import ClairResult as ClairResult
-from .alignment import Decomposition as Decomposition
-from .alignment import Factored as Factored
-from .alignment import LowRankMatrices as LowRankMatrices
-from .alignment import Penalty as Penalty
-from .alignment import ProximalGradient as ProximalGradient
-from .alignment import clair as clair
-from .alignment import decompose as decompose
-from .profiling import Profile as Profile
-from .profiling import profile as profile
-from .representation import PrivatePowerMethod as PrivatePowerMethod
-from .representation import Representation as Representation
-from .representation import centaur as centaur
-from .representation import fedrep as fedrep
-from .representation import flute as flute
-from .representation import private_power_method as private_power_method
-from .representation import truncated_ridge as truncated_ridge
+from typing import TYPE_CHECKING
 
 
-adapters = interop
-__version__ = _version("clairjax")
+if TYPE_CHECKING:
+    from ._surface import *  # noqa: F403
+    from ._surface import __version__ as __version__
+else:
+
+    def __getattr__(name):
+        """The public names, imported when one is asked for: a command starts, and can be stopped, before JAX does."""
+        if not name.startswith("_") or name in ("__all__", "__version__"):
+            from importlib import import_module
+
+            surface = vars(import_module("._surface", __name__))
+            if name == "__all__":
+                return [public for public in surface if not public.startswith("_")]
+            if name in surface:
+                return globals().setdefault(name, surface[name])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__getattr__("__all__")} - {"TYPE_CHECKING"})

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import clairjax
-from clairjax import cli
+from clairjax.cli import _app as cli
 from clairjax.experiments import EXPERIMENTS, Experiment, Table
 from clairjax.experiments._presets import Preset
 

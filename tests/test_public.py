@@ -109,7 +109,7 @@ def name_of(path):
     return str(path.relative_to(ROOT))
 
 
-IN_ROOMS = [path for path in FILES if room(path) not in {"__init__", *EVERYONE}]
+IN_ROOMS = [path for path in FILES if room(path) not in {"__init__", "_surface", *EVERYONE}]
 
 
 @pytest.mark.parametrize("path", IN_ROOMS, ids=name_of)
@@ -144,10 +144,21 @@ def test_compiled_code_never_calls_the_host(path):
     assert "jax.debug" not in path.read_text()
 
 
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_text_is_utf_8_whatever_the_locale(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if name.split(".")[-1] in ("open", "read_text", "write_text", "fdopen") and name != "os.open":
+            binary = any(isinstance(mode, ast.Constant) and "b" in str(mode.value) for mode in node.args[:2])
+            assert binary or "encoding" in {keyword.arg for keyword in node.keywords}, ast.unparse(node)
+
+
 PROBE = """
 import sys, os, jax
 before, environment = dict(jax.config.values), dict(os.environ)
 import clairjax
+assert "clairjax.alignment" not in sys.modules, "nothing was asked for"
+from clairjax import *
 from jax._src import xla_bridge
 assert dict(jax.config.values) == before, "a JAX setting changed"
 assert dict(os.environ) == environment, "the environment changed"

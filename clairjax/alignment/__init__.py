@@ -18,6 +18,7 @@ from ._gain import decomposition_cost as decomposition_cost
 from ._gain import estimate_collaboration as estimate_collaboration
 from ._gain import even_mse_factor as even_mse_factor
 from ._gain import projected_errors as projected_errors
+from ._level_ranks import level_ranks as level_ranks
 from ._low_rank import LowRankMatrices as LowRankMatrices
 from ._noiseless import Multipliers as Multipliers
 from ._program import Decomposition as Decomposition

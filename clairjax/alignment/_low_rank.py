@@ -32,7 +32,8 @@ class LowRankMatrices(Reports):
     Products and the program's optimum are those of the dense matrices. `clair` can differ in rank or members: its
     noise here is known to be of the clients' ranks, where that of dense matrices is taken to fill them, so that a gap
     can be significant there and not here; and where most clients are copies, what is left here can be rounding. Of
-    clients without any noise give the dense matrices, or the rank.
+    clients without any noise give the dense matrices, or the rank. Where ranks differ, a larger one alone sets a
+    client apart: vote on `clairjax.alignment.level_ranks` of them, and refine them with `refine_members`.
 
     **Raises:** `ValueError` for shapes that do not fit.
 

@@ -11,6 +11,7 @@ from . import (
     clair_table2,
     flute_figure4,
     flute_synthetic,
+    shared_or_local,
 )
 from ._experiment import Experiment as Experiment
 from ._table import Table as Table
@@ -30,6 +31,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         flute_synthetic.FIGURE_1,
         flute_synthetic.FIGURE_3,
         flute_figure4.EXPERIMENT,
+        shared_or_local.EXPERIMENT,
         centaur_linear.EXPERIMENT,
         centaur_settings.EXPERIMENT,
         centaur_tradeoff.EXPERIMENT,

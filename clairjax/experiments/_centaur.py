@@ -161,7 +161,7 @@ def _starts(key: Key, cell: Start) -> dict[str, Array]:
         problem = model.generate(key=data_key)
 
         def distance(key: Key, trials: int) -> Array:
-            basis = private_power_method(
+            found = private_power_method(
                 problem.inputs,
                 problem.targets,
                 RANK,
@@ -171,7 +171,7 @@ def _starts(key: Key, cell: Start) -> dict[str, Array]:
                 clip_norm=cell.clip_norm,
                 trials=trials,
             )
-            return subspace_distance(basis, problem.basis)
+            return subspace_distance(found.basis, problem.basis)
 
         return distance(one_key, 1), distance(run_key, cell.trials)
 

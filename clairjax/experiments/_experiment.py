@@ -13,6 +13,7 @@ from jaxtyping import Array
 from .. import sweep
 from .._typing import Key
 from ..sweep import Results
+from ..sweep._files import replace_file
 from ..sweep._store import Store
 from ._table import Table
 
@@ -83,8 +84,11 @@ class Experiment:
         """Run it as a sweep: the cells and replicates of the preset unless given; see `clairjax.sweep.run`."""
         size = self.presets[preset]
         cells = self.cells(size) if cells is None else cells
+        arguments = {"experiment": self.name, "seed": seed}
         if self.prepare is not None:
-            Store(out).create()
+            store = Store(out)
+            store.refuse_another({"arguments": arguments}, {})  # before the work, as far as it is known
+            store.create()
             self.prepare(cells, out, progress)
         return sweep.run(
             self.replicate,
@@ -92,18 +96,22 @@ class Experiment:
             key=jax.random.key(seed),
             replicates=size.replicates if replicates is None else replicates,
             out=out,
-            arguments={"experiment": self.name, "seed": seed},
+            arguments=arguments,
             progress=progress,
         )
 
     def write(self, results: Results, out: str | os.PathLike[str]) -> list[Table]:
-        """Write `results.csv`, `results.nc`, `report.md` and `figure.png` to the folder `out`; returns the report."""
+        """Write `results.csv`, `results.nc`, `report.md` and `figure.png` to the folder `out`; returns the report.
+
+        Each is UTF-8 or binary, and replaced at once. A folder with the manifest of another sweep is refused.
+        """
+        Store(out).refuse_another(results.manifest.get("arguments", {}), results.manifest.get("cells", {}))
         folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
         tables = self.report(results)
         results.to_csv(folder / "results.csv")
         results.to_netcdf(folder / "results.nc")
-        (folder / "report.md").write_text("\n".join(table.to_markdown() for table in tables))
+        report = "\n".join(table.to_markdown() for table in tables)
+        replace_file(folder / "report.md", lambda beside: beside.write_text(report, encoding="utf-8"))
         self.plot(results, folder / "figure.png")
         return tables
 

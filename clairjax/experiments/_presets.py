@@ -115,6 +115,21 @@ FLUTE: dict[str, dict[str, Tasks]] = {
 }
 
 
+class Sharing(NamedTuple):
+    """Every number of clients with every number of samples."""
+
+    clients: tuple[int, ...]
+    samples: tuple[int, ...]
+    replicates: int
+
+
+SHARING: dict[str, Sharing] = {
+    "smoke": Sharing((10,), (10,), 3),
+    "laptop": Sharing((10, 100), (10, 20, 40, 160), 40),
+    "paper": Sharing((10, 30, 100, 300), (10, 20, 40, 160), 100),
+}
+
+
 class CopyingSize(NamedTuple):
     """Every regime with every kind of contaminated client."""
 

@@ -4,9 +4,12 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from ..sweep._files import replace_file
 
 
 if TYPE_CHECKING:
@@ -31,12 +34,17 @@ class Estimate(NamedTuple):
         return f"{self.value:.{digits}f}{error}"
 
 
+def standard_error(values: np.ndarray) -> np.ndarray:
+    """Of the mean over the first axis: the sample deviation over √replicates."""
+    if len(values) < 2:
+        return np.full(values.shape[1:], math.nan)
+    return np.asarray(values.std(axis=0, ddof=1) / math.sqrt(len(values)))
+
+
 def mean(values: np.ndarray) -> Estimate:
-    count = len(values)
-    if count == 0:
+    if not len(values):
         return Estimate(math.nan, math.nan)
-    spread = float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    return Estimate(float(np.mean(values)), spread)
+    return Estimate(float(np.mean(values)), float(standard_error(values)))
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
@@ -97,7 +105,7 @@ def new_figure(
 
 def band(axis: "Axes", x: np.ndarray, replicates: np.ndarray, label: str) -> None:
     """Mean over replicates [replicate, point], within a standard error on either side."""
-    centre, error = replicates.mean(0), replicates.std(0) / math.sqrt(len(replicates))
+    centre, error = replicates.mean(0), standard_error(replicates)
     (line,) = axis.plot(x, centre, label=label)
     axis.fill_between(x, centre - error, centre + error, color=line.get_color(), alpha=0.25)
 
@@ -112,4 +120,5 @@ def legend_below(figure: "Figure", axis: "Axes", columns: int | None = None) -> 
 
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    figure.savefig(path)
+    """As a PNG, whatever the name."""
+    replace_file(Path(path), lambda beside: figure.savefig(beside, format="png"))

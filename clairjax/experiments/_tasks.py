@@ -68,6 +68,13 @@ LABELS = {
     "local_ridge": "local ridge",
     "floor": "best of rank k",
 }
+# What the plots show as a horizontal line.
+LEVELS = {
+    "ridge": ("k", "--"),
+    "least_squares": ("k", ":"),
+    "floor": ("k", "-."),
+    "local_ridge": ("tab:purple", "-"),
+}
 
 
 def init_scale(inputs: Array) -> float:

@@ -3,18 +3,25 @@
 import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, cast
 
 import numpy as np
 
 from ..sweep import Results
-from ._claims import Claim, both, claims_table, is_above, is_positive
+from ._claims import Case, Claim, above, above_apart, claims_table
 from ._experiment import Experiment
 from ._presets import FLUTE
 from ._replicates import kept
+from ._sharing import ends_below, sharing_claims
 from ._table import Estimate, Table, band, legend_below, mean, new_figure, ratio, save
-from ._tasks import FEATURES, ITERATIVE, LABELS, Cell, cells, replicate
+from ._tasks import FEATURES, ITERATIVE, LABELS, LEVELS, Cell, cells, replicate
+
+
+NOTES = (
+    "Step 0.03. FedRep takes the mean of the clients' gradients or, “summed”, their sum.",
+    "Local: each client alone, by least squares (where N ≥ d) or by ridge with a cross-validated penalty.",
+)
 
 
 def ordered(results: Results) -> list[Cell]:
@@ -32,16 +39,17 @@ def _errors(results: Results, suffix: Literal["", "_best"]) -> Table:
     for cell in ordered(results):
         outputs = kept(results, cell)
         values = (str(mean(outputs[name + suffix])) if name in outputs else "–" for name in names)
-        gain = ratio(outputs["ridge" + suffix], outputs["flute" + suffix])
-        rows.append((str(cell.rank), str(cell.clients), str(cell.samples), *values, gain.text(3)))
+        pairs = ("ridge", "flute"), ("local_ridge", "ridge")
+        gains = (ratio(outputs[one + suffix], outputs[other + suffix]).text(3) for one, other in pairs)
+        rows.append((str(cell.rank), str(cell.clients), str(cell.samples), *values, *gains))
     law = {"spectrum": "C.1's model", "normal": "7.1's model"}[ordered(results)[0].law]
     target = "the best model of rank k" if suffix else "the truth"
     replicates = len(next(iter(results.failed.values())))
     return Table(
         f"Distance to {target}, mean over clients and {replicates} replicates ±standard error; {law}, d = {FEATURES}",
-        ("k", "M", "N", *(LABELS[name] for name in names), "ridge / FLUTE"),
+        ("k", "M", "N", *(LABELS[name] for name in names), "truncated ridge / FLUTE", "local / truncated ridge"),
         tuple(rows),
-        ("Step 0.03. FedRep takes the mean of the clients' gradients or, “summed”, their sum.",) if not suffix else (),
+        NOTES if not suffix else (),
     )
 
 
@@ -63,88 +71,79 @@ def overtakes(results: Results, cell: Cell) -> float:
     return float(cell.stored[last] + 1) if last < len(ahead) else math.inf
 
 
-def rounds_to(results: Results, cell: Cell, name: str) -> float:
-    """First stored round at which the mean error is within 5 % of the larger of FLUTE's and FedRep(RI)'s last."""
+def rounds_to(results: Results, cell: Cell) -> dict[str, np.ndarray]:
+    """Of FLUTE and FedRep(RI), by replicate: the first stored round within 5 % of the larger of their last errors.
+
+    One goal for both, and no mean of several replicates: at a round that means choose, one of them has been lucky.
+    """
     outputs = kept(results, cell)
-    goal = 1.05 * max(outputs[f"{other}_history"].mean(0)[-1] for other in ("flute", "fedrep_random"))
-    reached = np.flatnonzero(outputs[f"{name}_history"].mean(0) <= goal)
-    return float(cell.stored[reached[0]] + 1) if reached.size else math.inf
+    histories = {name: outputs[f"{name}_history"] for name in ("flute", "fedrep_random")}
+    goal = 1.05 * np.max([history[:, -1:] for history in histories.values()], axis=0)
+    return {name: cell.stored[(history <= goal).argmax(1)] + 1 for name, history in histories.items()}
 
 
 def claims(results: Results) -> list[Claim]:
     listed = ordered(results)
-    gains = {cell: gain_over(results, cell, "fedrep") for cell in listed}
-    summed = {cell: gain_over(results, cell, "fedrep_sum") for cell in listed}
+    outputs = [kept(results, cell) for cell in listed]
     overtaken = [overtakes(results, cell) for cell in listed]
-    pace = [(rounds_to(results, c, "flute"), rounds_to(results, c, "fedrep_random")) for c in listed]
     found = [
-        _ends_below("the mean of the gradients", gains),
-        _ends_below("their sum at the same step", summed),
+        ends_below(outputs, "flute", "fedrep", "FLUTE ends below FedRep with the mean of the gradients"),
+        ends_below(outputs, "flute", "fedrep_sum", "FLUTE ends below FedRep with their sum at the same step"),
         Claim(
             "FedRep is ahead at first, FLUTE overtakes it",
-            [_leads_then_trails(results, cell) for cell in listed],
+            [_leads_then_trails(each) for each in outputs],
             f"overtakes after {_range([first for first in overtaken if first < math.inf])} rounds where it does",
         ),
-        Claim(
-            "From a random start FedRep needs more rounds than FLUTE",
-            [_is_slower(results, cell, *rounds) for cell, rounds in zip(listed, pace, strict=True)],
-            f"rounds FLUTE {_range([ours for ours, _ in pace])}, FedRep(RI) {_range([theirs for _, theirs in pace])}",
-        ),
-        Claim("FLUTE's edge over FedRep shrinks as k grows", *_edge(gains)),
+        _is_slower([rounds_to(results, cell) for cell in listed]),
+        _edge(results, listed),
     ]
     if len({cell.clients for cell in listed}) > 1:
-        found.append(Claim("More clients lower FLUTE's error", *_clients(results, listed)))
-    return found
+        found.append(_clients(results, listed))
+    return [*found, *sharing_claims(outputs)]
 
 
-def _ends_below(gradient: str, gains: dict[Cell, Estimate]) -> Claim:
+def _leads_then_trails(outputs: dict[str, np.ndarray]) -> Case:
+    """FedRep below FLUTE at the first stored round, above it at the last."""
+    ours, theirs = outputs["flute_history"], outputs["fedrep_history"]
+    return above(ours[:, 0], theirs[:, 0]), above(theirs[:, -1], ours[:, -1])
+
+
+def _is_slower(rounds: Sequence[dict[str, np.ndarray]]) -> Claim:
+    ours, theirs = ([np.exp(np.log(each[name]).mean()) for each in rounds] for name in ("flute", "fedrep_random"))
     return Claim(
-        f"FLUTE ends below FedRep with {gradient}",
-        [is_positive(gain) for gain in gains.values()],
-        f"FedRep's error over FLUTE's, less one: {_range([100 * gain.value for gain in gains.values()])} %",
+        "From a random start FedRep needs more rounds than FLUTE",
+        [(above(np.log(each["fedrep_random"]), np.log(each["flute"])),) for each in rounds],
+        f"rounds, geometric mean: FLUTE {_range(ours)}, FedRep(RI) {_range(theirs)}",
     )
 
 
-def _leads_then_trails(results: Results, cell: Cell) -> bool | None:
-    """FedRep below FLUTE at the first stored round, above it at the last."""
-    outputs = kept(results, cell)
-    ours, theirs = outputs["flute_history"], outputs["fedrep_history"]
-    return both(is_above(ours[:, 0], theirs[:, 0]), is_above(theirs[:, -1], ours[:, -1]))
-
-
-def _is_slower(results: Results, cell: Cell, ours: float, theirs: float) -> bool | None:
-    """Whether FedRep(RI) needs more rounds: when the first of the two is there, the other is still above it."""
-    if ours == theirs or math.isinf(min(ours, theirs)):
-        return None
-    outputs = kept(results, cell)
-    then = int(np.flatnonzero(cell.stored + 1 == min(ours, theirs))[0])
-    return is_above(outputs["fedrep_random_history"][:, then], outputs["flute_history"][:, then])
-
-
-def _edge(gains: dict[Cell, Estimate]) -> tuple[list[bool | None], str]:
-    flags, texts = [], []
-    for group in _groups(list(gains), lambda c: (c.clients, c.samples)):
-        low, high = gains[group[0]], gains[group[-1]]
-        flags.append(_is_lower(high, low))
+def _edge(results: Results, listed: Sequence[Cell]) -> Claim:
+    cases, texts = [], []
+    for group in _groups(listed, lambda c: (c.clients, c.samples)):
+        ends = group[0], group[-1]
+        low, high = (gain_over(results, cell, "fedrep") for cell in ends)
+        cases.append((above_apart(low, high, _counts(results, ends)),))
         texts.append(f"M {group[0].clients}, N {group[0].samples}: {100 * low.value:.1f} → {100 * high.value:.1f} %")
-    return flags, "edge at the smallest and the largest k: " + "; ".join(texts)
+    figures = "edge at the smallest and the largest k: " + "; ".join(texts)
+    return Claim("FLUTE's edge over FedRep shrinks as k grows", cases, figures)
 
 
-def _is_lower(one: Estimate, other: Estimate) -> bool | None:
-    """Of two estimates from different draws."""
-    return is_positive(Estimate(other.value - one.value, math.hypot(one.error, other.error)))
-
-
-def _clients(results: Results, listed: Sequence[Cell]) -> tuple[list[bool | None], str]:
-    flags, changes = [], []
+def _clients(results: Results, listed: Sequence[Cell]) -> Claim:
+    cases, changes = [], []
     for group in _groups(listed, lambda c: (c.samples, c.rank)):
-        few, many = (mean(kept(results, cell)["flute"]) for cell in (group[0], group[-1]))
-        flags.append(_is_lower(many, few))
+        ends = group[0], group[-1]
+        few, many = (mean(kept(results, cell)["flute"]) for cell in ends)
+        cases.append((above_apart(few, many, _counts(results, ends)),))
         changes.append(100 * (many.value / few.value - 1))
-    return flags, f"change of the error: {_range(changes)} %"
+    return Claim("More clients lower FLUTE's error", cases, f"change of the error: {_range(changes)} %")
 
 
-def _groups(listed: Sequence[Cell], by) -> list[list[Cell]]:  # type: ignore[no-untyped-def]
+def _counts(results: Results, ends: tuple[Cell, Cell]) -> tuple[int, int]:
+    few, many = (len(kept(results, cell)["flute"]) for cell in ends)
+    return few, many
+
+
+def _groups(listed: Sequence[Cell], by: Callable[[Cell], tuple[int, int]]) -> list[list[Cell]]:
     groups: dict[tuple[int, int], list[Cell]] = {}
     for cell in listed:
         groups.setdefault(by(cell), []).append(cell)
@@ -163,8 +162,8 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         outputs = kept(results, cell)
         for name, label in ITERATIVE.items():
             band(axis, cell.stored + 1, outputs[f"{name}_history"], label)
-        for name, style in (("ridge", "--"), ("least_squares", ":"), ("floor", "-.")):
-            axis.axhline(outputs[name].mean(), color="k", linestyle=style, linewidth=0.9, label=LABELS[name])
+        for name, (color, style) in LEVELS.items():
+            axis.axhline(outputs[name].mean(), color=color, linestyle=style, linewidth=0.9, label=LABELS[name])
         axis.set(title=f"k = {cell.rank}, M = {cell.clients}, N = {cell.samples}", xlabel="round", xscale="log")
     axes[0].set_ylabel("distance to the truth")
     legend_below(figure, axes[0])

@@ -1,14 +1,18 @@
 """The adapters of many clients: loaded together, compared module by module."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from .. import _validate
 from ..alignment import LowRankMatrices
-from ._folder import Folder, client_names, read_folder, resolved
+from ._agree import other_bases, other_shapes
+from ._folder import Folder, faulty, followed, read_folder
+from ._names import named_folders
+from ._renamed import apart
 
 
 LEAST = 3  # clients, for a majority to be defined
@@ -18,14 +22,17 @@ LEAST = 3  # clients, for a majority to be defined
 class Adapters:
     """Clients over one base model. Numbers stay on the disk until a module is asked for.
 
-    - `clients`: by name; `modules`: of each, which clients have it, in their order;
-    - `skipped`: modules that too few clients have, kept as they are; `notices`: what a reader should know.
+    - `clients`: by name, those that have a `fault` and no modules among them; `modules`: of each, which clients have
+      it, in their order;
+    - `skipped`: modules that too few clients have, kept as they are; `notices`: what a reader should know;
+    - `renamed`: of clients that share no module with most, how their modules' names differ.
     """
 
     clients: dict[str, Folder]
     modules: dict[str, tuple[str, ...]]
     skipped: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    renamed: dict[str, str] = field(default_factory=dict)
 
     def factors(self, module: str, clients: Sequence[str] | None = None) -> LowRankMatrices:
         """One module of the clients that have it, in float32 unless the files are float64."""
@@ -37,19 +44,33 @@ class Adapters:
         )
 
 
-def load(folders: Sequence[str | os.PathLike[str]]) -> Adapters:
+def load(
+    folders: Sequence[str | os.PathLike[str]] | Mapping[str, str | os.PathLike[str]],
+    *,
+    strict: bool = False,
+    same_base: bool = False,
+) -> Adapters:
     """Open the adapters of at least three clients, as PEFT's `save_pretrained` writes them.
 
-    Each folder holds `adapter_config.json` and `adapter_model.safetensors`. Everything is checked but the numbers;
-    no pickle is ever read.
+    Each folder holds `adapter_config.json` and `adapter_model.safetensors`. Everything is checked but the numbers; no
+    pickle is ever read. A client with a fault is unusable, for a reason that is told, and the others are loaded. It is
+    a fault to adapt another base model than most, or a module in another shape.
 
-    **Arguments:** `folders`, one a client.
+    **Arguments:**
+
+    - `folders`, one a client. A client has the name that it is given, in a mapping of names to folders or as
+      `NAME=FOLDER`, or else the shortest end of its path that no other has, joined by hyphens.
+    - `strict`: refuse everything if anything is wrong with one client.
+    - `same_base`: take the base models as the same, whatever they are called. Paths are in any case, unless `strict`,
+      if their last parts are the same.
 
     **Returns:** `Adapters`.
 
-    **Raises:** `ValueError` naming the client, and the module or the field: for a folder that is no adapter, a
-    variant whose update is not scale · B · A, tensors of unknown names, other base models, shapes that differ.
-    `ImportError` without safetensors.
+    **Raises:** `ValueError` for folders that are no paths or come twice, and for names that no result can have; for
+    fewer than three usable clients, with the reasons; for two base models, or shapes of a module, that are the most
+    common. If `strict`, for any fault, naming the client, and the module or the field: a folder that is no adapter, a
+    variant whose update is not scale · B · A, tensors of unknown names, another base model or shape; `OSError` for
+    a file that cannot be read. `ImportError` without safetensors.
 
     **Cost:** reads the headers only.
 
@@ -58,56 +79,68 @@ def load(folders: Sequence[str | os.PathLike[str]]) -> Adapters:
     Traceback (most recent call last):
     ValueError: client folders must differ, got one again, the same as one.
     """
-    if isinstance(folders, str | os.PathLike):
-        raise _validate.fail("folders", "a list of folders, one a client", repr(os.fspath(folders)))
-    paths = resolved(list(folders))
-    if len(paths) < LEAST:
+    _validate.flag(strict, "strict")
+    _validate.flag(same_base, "same_base")
+    named = named_folders(folders)
+    if len(named) < LEAST:
         raise ValueError(
-            f"folders must be from at least {LEAST} clients, for a majority to be defined, got {len(paths)}."
+            f"folders must be from at least {LEAST} clients, for a majority to be defined, got {len(named)}."
         )
-    names = client_names(paths)
-    clients = {name: read_folder(path, name) for path, name in zip(paths, names, strict=True)}
-    _check_one_base(clients)
+    clients = {name: _read(folder, name, strict) for name, folder in named.items()}
+    other, notices = other_bases(_usable(clients), same=same_base, strict=strict)
+    clients = _without(clients, other)
+    clients = _without(clients, other_shapes(_usable(clients), least=LEAST, strict=strict))
+    usable = _usable(clients)
     everywhere: dict[str, tuple[str, ...]] = {}
-    for name, folder in clients.items():
+    for folder in usable:
         for module in folder.modules:
-            everywhere[module] = (*everywhere.get(module, ()), name)
-    for module, having in everywhere.items():
-        _check_one_shape(module, {name: clients[name] for name in having})
+            everywhere[module] = (*everywhere.get(module, ()), folder.name)
     modules = {module: having for module, having in everywhere.items() if len(having) >= LEAST}
     skipped = {module: having for module, having in everywhere.items() if len(having) < LEAST}
+    renamed = apart({folder.name: folder.modules for folder in usable})
     if not modules:
-        raise ValueError(f"some module must be adapted by at least {LEAST} clients, got none.")
-    return Adapters(clients, modules, skipped, tuple(_notices(clients, modules, skipped)))
+        why = "".join(f" Of client {name}, {how}." for name, how in renamed.items())
+        raise ValueError(f"some module must be adapted by at least {LEAST} clients, got none.{why}")
+    notices += [f"client {name}: {how}; so it is not compared with them" for name, how in renamed.items()]
+    notices += _notices(usable, modules, skipped)
+    return Adapters(clients, modules, skipped, tuple(notices), renamed)
 
 
-def _check_one_base(clients: dict[str, Folder]) -> None:
-    (first, *others) = clients.values()
-    for other in others:
-        if other.settings.base_model != first.settings.base_model:
-            expected, got = _spelled(first), _spelled(other)
-            raise ValueError(f"base models must be the same, got {expected} ({first.name}) and {got} ({other.name}).")
+def _read(folder: str | os.PathLike[str], name: str, strict: bool) -> Folder:
+    path = Path(folder)
+    try:
+        return read_folder(path := followed(folder, "client folders"), name)
+    except (ValueError, OSError) as error:
+        if strict:
+            raise
+        why = f"client {name}: {error}" if isinstance(error, OSError) else f"{error}"
+        return faulty(name, path, why)
 
 
-def _spelled(folder: Folder) -> str:
-    name, revision = folder.settings.base_model
-    return f"{name}" if revision is None else f"{name} at revision {revision}"
+def _usable(clients: dict[str, Folder]) -> list[Folder]:
+    usable = [folder for folder in clients.values() if not folder.fault]
+    if len(usable) < LEAST:
+        raise too_few(len(usable), {name: folder.fault for name, folder in clients.items() if folder.fault})
+    return usable
 
 
-def _check_one_shape(module: str, having: dict[str, Folder]) -> None:
-    (first, *others) = having.values()
-    for other in others:
-        expected, got = first.modules[module].matrix, other.modules[module].matrix
-        if got != expected:
-            raise ValueError(
-                f"module {module} must be of one shape (out, in), "
-                f"got {expected} from client {first.name} and {got} from client {other.name}."
-            )
+def _without(clients: dict[str, Folder], reasons: dict[str, str]) -> dict[str, Folder]:
+    """These clients cannot take part."""
+    return {
+        name: faulty(name, folder.path, reasons[name]) if name in reasons else folder
+        for name, folder in clients.items()
+    }
+
+
+def too_few(usable: int, reasons: dict[str, str]) -> ValueError:
+    why = "; ".join(reason if f"client {name}" in reason else f"{name}: {reason}" for name, reason in reasons.items())
+    return ValueError(f"at least {LEAST} clients must be usable, got {usable} ({why}).")
 
 
 def _notices(
-    clients: dict[str, Folder], modules: dict[str, tuple[str, ...]], skipped: dict[str, tuple[str, ...]]
+    usable: list[Folder], modules: dict[str, tuple[str, ...]], skipped: dict[str, tuple[str, ...]]
 ) -> list[str]:
+    clients = {folder.name: folder for folder in usable}
     notices = [
         f"client {name}: {len(folder.carried)} tensor(s) that are not LoRA's go through untouched, "
         f"as {folder.carried[0]}"
@@ -120,8 +153,8 @@ def _notices(
         ranks = [clients[name].modules[module].rank for name in having]
         if max(ranks) >= 2 * min(ranks):
             notices.append(
-                f"module {module}: ranks from {min(ranks)} to {max(ranks)}; a larger rank alone sets a client further "
-                "apart, so a contaminated one stands out less"
+                f"module {module}: ranks from {min(ranks)} to {max(ranks)}; the vote is on as many "
+                "directions as most clients have, so that a rank alone sets nobody apart"
             )
     for module, having in skipped.items():
         notices.append(f"module {module}: only {', '.join(having)} adapt it, so it is kept as it is")

@@ -1,6 +1,7 @@
 """`adapter_config.json` of a PEFT LoRA adapter: what it says of scale · B · A, and what it may not say.
 
-Every field is known by name: it changes nothing in the update, or it is used here, or its value is refused.
+Every field that says something is known by name: it changes nothing in the update, or it is used here, or its value is
+refused.
 """
 
 import json
@@ -118,7 +119,7 @@ def _check(fields: dict[str, Any], client: str) -> None:
             if value not in NEUTRAL[name]:
                 what = f"{name} must be {NEUTRAL[name][0]!r}: with it the update is not scale · B · A"
                 raise _refusal(client, what, value)
-        elif name not in HARMLESS | USED:
+        elif name not in HARMLESS | USED and value is not None and value is not False:  # an option that is off
             advice = "a later PEFT may have given it a meaning; remove it if it changes nothing"
             raise ValueError(f"client {client}: {CONFIG} must have known fields only ({advice}), got {name!r}.")
     start = fields.get("init_lora_weights", True)

@@ -2,19 +2,22 @@
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ._beside import PREFIX, not_embeddings, trained_in_full
 from ._config import Settings, read_settings
 from ._tensors import FLOATS, KINDS, headers, read, wide
 
 
 WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
-PREFIX = "base_model.model."
 KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(?P<end>\.weight)?")
 MODULE = re.compile(r"[\w-]+(\.[\w-]+)*")
+EMPTY = (0,)  # the shape that ZeRO-3 leaves
+Tensors = dict[str, tuple[tuple[int, ...], str]]  # shapes and types by key
 PAIRS = ({"lora_A", "lora_B"}, {"lora_embedding_A", "lora_embedding_B"})
 
 
@@ -39,13 +42,17 @@ class Factors:
 
 @dataclass(frozen=True)
 class Folder:
-    """A client. `modules` by name; `carried`: keys of tensors that are not LoRA's and go through untouched."""
+    """A client. `modules` by name; `carried`: keys of tensors that are not LoRA's and go through untouched.
+
+    `fault` says why a client cannot take part; then it has no modules.
+    """
 
     name: str
     path: Path
     settings: Settings
     modules: dict[str, Factors]
     carried: tuple[str, ...]
+    fault: str = ""
 
     def read(self, keys: list[str] | tuple[str, ...]) -> dict[str, np.ndarray]:
         return read(self.path / WEIGHTS, self.name, keys)
@@ -74,51 +81,73 @@ def read_folder(path: Path, name: str) -> Folder:
                 f"client {name} must have {WEIGHTS}, got the pickle {PICKLE}, which can run code: {advice}."
             )
         raise ValueError(f"client {name} must have {WEIGHTS}, got none in {path}.")
-    modules, carried = _sort(headers(path / WEIGHTS, name), settings, name)
+    modules, carried = _sort(headers(path / WEIGHTS, name), settings)
     return Folder(name, path, settings, modules, carried)
 
 
-def _sort(
-    tensors: dict[str, tuple[tuple[int, ...], str]], settings: Settings, client: str
-) -> tuple[dict[str, Factors], tuple[str, ...]]:
+def faulty(name: str, path: Path, why: str) -> Folder:
+    """A client that cannot take part."""
+    return Folder(name, path, Settings(name, {}), {}, (), fault=why)
+
+
+def _sort(tensors: Tensors, settings: Settings) -> tuple[dict[str, Factors], tuple[str, ...]]:
     found: dict[str, dict[str, str]] = {}
-    carried = []
-    for key, (_, kind) in tensors.items():
+    saved, beside = [], []
+    for key in tensors:
         match = KEY.fullmatch(key)
-        if match is None or bool(match["kind"]) == bool(match["end"]):
-            if not _is_carried(key, settings):
-                known = "lora_A.weight, lora_B.weight, lora_embedding_A and _B, and those of modules_to_save"
-                raise ValueError(f"client {client}: tensors must be {known}, got {key!r}.")
-            if kind not in KINDS:
-                raise ValueError(f"client {client}: {key} must be of a type among {sorted(KINDS)}, got {kind}.")
-            carried.append(key)
-            continue
-        if not MODULE.fullmatch(match["module"]):
-            raise ValueError(f"client {client}: module names must be words between dots, got {match['module']!r}.")
-        found.setdefault(match["module"], {})[f"lora_{match['kind'] or ''}{match['side']}"] = key
+        if trained_in_full(key, settings):
+            saved.append(key)
+        elif match is not None and bool(match["kind"]) != bool(match["end"]):
+            if not MODULE.fullmatch(match["module"]):
+                what = f"module names must be words between dots, got {match['module']!r}"
+                raise ValueError(f"client {settings.client}: {what}.")
+            found.setdefault(match["module"], {})[f"lora_{match['kind'] or ''}{match['side']}"] = key
+        else:
+            beside.append(key)
+    _check_carried(tensors, saved, beside, found, settings.client)
     if not found:
-        raise ValueError(f"client {client} must have LoRA factors, got none in {WEIGHTS}.")
-    return {name: _factors(name, sides, tensors, settings) for name, sides in sorted(found.items())}, tuple(carried)
+        raise ValueError(f"client {settings.client} must have LoRA factors, got none in {WEIGHTS}.")
+    modules = {name: _factors(name, sides, tensors, settings) for name, sides in sorted(found.items())}
+    return modules, (*saved, *beside)
 
 
-def _is_carried(key: str, settings: Settings) -> bool:
-    """Whether a tensor is of a module trained in full, or an embedding's own weight that PEFT saves beside LoRA's."""
-    parts = key.removeprefix(PREFIX).split(".")
-    saved = any(f".{name}." in f".{'.'.join(parts[:-1])}." for name in settings.modules_to_save)
-    embedding = "embed" in key or "lm_head" in key or "wte" in key
-    whole = key.startswith(PREFIX) and "lora_" not in key
-    return whole and (saved or (embedding and parts[-1] == "weight"))
+def _check_carried(
+    tensors: Tensors, saved: list[str], beside: list[str], adapted: Collection[str], client: str
+) -> None:
+    for key in (*saved, *beside):
+        if tensors[key][0] == EMPTY:
+            raise ValueError(f"client {client}: {key} must have been saved whole, got {_shards(EMPTY)}.")
+    for key in beside:
+        if not key.startswith(PREFIX):
+            what = f"tensors must be named {PREFIX}…, got {key!r}: save the PEFT model itself, not a wrapper of it"
+            raise ValueError(f"client {client}: {what}.")
+    if (other := not_embeddings({key: tensors[key][0] for key in beside}, adapted)) is not None:
+        known = "lora_A.weight, lora_B.weight, lora_embedding_A and _B, those of modules_to_save, and whole embeddings"
+        raise ValueError(f"client {client}: tensors must be {known}, got {other!r}.")
+    for key in saved:
+        if ".lora_" in key:
+            what = "modules of modules_to_save must have no factors: with them their update is not scale · B · A"
+            raise ValueError(f"client {client}: {what}, got {key!r}.")
+    for key in (*saved, *beside):
+        if (kind := tensors[key][1]) not in KINDS:
+            raise ValueError(f"client {client}: {key} must be of a type among {sorted(KINDS)}, got {kind}.")
 
 
-def _factors(
-    module: str, sides: dict[str, str], tensors: dict[str, tuple[tuple[int, ...], str]], settings: Settings
-) -> Factors:
+def _shards(*shapes: tuple[int, ...]) -> str:
+    """What is left of a tensor where every process holds a part of it and none has collected them."""
+    left = " and ".join(map(str, shapes))
+    return f"{left}, a shard's, as of ZeRO-3 or FSDP: gather the parameters before saving"
+
+
+def _factors(module: str, sides: dict[str, str], tensors: Tensors, settings: Settings) -> Factors:
     where = f"client {settings.client}, module {module}"
     if set(sides) not in PAIRS:
         pairs = "lora_A and lora_B, or lora_embedding_A and lora_embedding_B"
         raise ValueError(f"{where}: factors must be {pairs}, got {', '.join(sorted(sides))}.")
     down_key, up_key = (sides[side] for side in sorted(sides))
     (down_shape, down_kind), (up_shape, up_kind) = tensors[down_key], tensors[up_key]
+    if 1 in (len(up_shape), len(down_shape)):
+        raise ValueError(f"{where}: factors must have been saved whole, got {_shards(up_shape, down_shape)}.")
     if len(down_shape) != 2 or len(up_shape) != 2:
         raise ValueError(f"{where}: factors must be matrices (convolutions are not), got {up_shape} and {down_shape}.")
     if 0 in up_shape + down_shape:
@@ -129,27 +158,6 @@ def _factors(
     if not up_shape[1] == down_shape[0] == rank:
         raise ValueError(f"{where}: the rank must be the configuration's, {rank}, got {up_shape} and {down_shape}.")
     return Factors(up_key, down_key, up_shape, down_shape, up_kind)
-
-
-def client_names(paths: list[Path]) -> list[str]:
-    """The folders' own names, with the parent's before them where two are the same."""
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        names = [f"{path.parent.name}-{path.name}" for path in paths]
-    if len(set(names)) < len(names):
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"client folders must have names that tell them apart, got {double} twice.")
-    return names
-
-
-def resolved(folders: list[str | os.PathLike[str]]) -> list[Path]:
-    paths = [followed(folder, "client folders") for folder in folders]
-    files = [followed(path / WEIGHTS, "client folders") for path in paths]
-    for place, file in enumerate(files):
-        if file in files[:place]:
-            first = folders[files.index(file)]
-            raise ValueError(f"client folders must differ, got {folders[place]} again, the same as {first}.")
-    return paths
 
 
 def followed(path: str | os.PathLike[str], what: str) -> Path:

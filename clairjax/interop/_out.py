@@ -1,21 +1,15 @@
-"""The folder that results go to: which may be taken, and how it is taken at once."""
+"""The folder that results go to, looked at before the work."""
 
-import json
 import os
-import shutil
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from .. import _validate
 from ._adapters import Adapters
-from ._config import CONFIG
-from ._folder import WEIGHTS, followed
-from ._verdict import MEMBER
+from ._folder import followed
+from ._names import check_name
+from ._place import refusal
 
 
-FORMAT = "clairjax refine 1"
-REPORT, FIGURE = "report.json", "report.png"
 LONGEST = 240  # bytes of a name, which a hidden folder's beside it adds to
 
 
@@ -34,10 +28,6 @@ def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> N
     >>> cj.adapters.check_out(cj.adapters.load(folders), "refined", False)  # doctest: +SKIP
     """
     target, out = followed(out, "out"), Path(out)
-    if out.is_symlink():
-        raise _validate.fail("out", "a folder of its own", f"a link, {out}")
-    if out.exists() and not out.is_dir():
-        raise _validate.fail("out", "a folder", f"a file, {out}")
     if len(os.fsencode(target.name)) > LONGEST:
         raise _validate.fail("out", f"of a name of at most {LONGEST} bytes", f"{target.name[:20]}…")
     above = next(parent for parent in target.parents if os.path.lexists(parent))
@@ -47,61 +37,12 @@ def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> N
         _check_name(name, folder.path)
         if target.is_relative_to(folder.path) or folder.path.is_relative_to(target):
             raise _validate.fail("out", "apart from the clients' folders", out)
-    if not out.exists() or not any(out.iterdir()):
-        return
-    if not force:
-        raise _validate.fail(
-            "out", "a new or empty folder (or pass force, --force, to replace an earlier result)", out
-        )
-    ours = _ours(out)
-    if ours is None:
-        raise _validate.fail("out", f"a folder that this wrote, with its {REPORT}, to be replaced", out)
-    if others := sorted(_leaves(out) - ours):
-        raise _validate.fail(
-            "out", "a folder with nothing but what this wrote, to be replaced", f"{others[0]} in {out}"
-        )
+    if why := refusal(out, force):
+        raise why
 
 
 def _check_name(name: str, path: Path) -> None:
     """The result's folders have the clients' names, and the report has their paths."""
-    if name.casefold() in (REPORT, FIGURE) or name.startswith(".") or not str(path).isprintable():
-        must_be = f"printable, not {REPORT} or {FIGURE}, and start with no dot, for a result of that name"
-        raise _validate.fail("names of client folders", must_be, repr(name))
-
-
-def _ours(out: Path) -> set[str] | None:
-    """The files that an earlier call wrote there; None if none did."""
-    try:
-        content = json.loads((out / REPORT).read_text(encoding="utf-8"))
-        members = [name for name, client in content["clients"].items() if client["verdict"] == MEMBER]
-        files = {f"{name}/{file}" for name in members for file in (CONFIG, WEIGHTS)}
-        return {REPORT, FIGURE, *files} if content.get("format") == FORMAT else None
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return None
-
-
-def _leaves(out: Path) -> set[str]:
-    """Files, links and empty folders, by their paths from `out`."""
-    entries = [Path(folder) / name for folder, folders, files in os.walk(out) for name in (*folders, *files)]
-    leaves = (each for each in entries if each.is_symlink() or not each.is_dir() or not any(each.iterdir()))
-    return {each.relative_to(out).as_posix() for each in leaves}
-
-
-def take_place(beside: Path, target: Path) -> None:
-    """Give `target`'s name to `beside`. A former `target` is `.NAME.*.old/out` until `beside` has the name."""
-    if not target.exists():
-        os.rename(beside, target)
-        return
-    former = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-    try:
-        os.rename(target, former / "out")
-        try:
-            os.rename(beside, target)
-        except BaseException:
-            os.rename(former / "out", target)
-            raise
-    except BaseException:
-        with suppress(OSError):  # unless the result is still in it
-            former.rmdir()
-        raise
-    shutil.rmtree(former, ignore_errors=True)
+    check_name(name, "names of client folders")
+    if not str(path).isprintable():
+        raise _validate.fail("paths of client folders", "printable, for the report", repr(str(path)))

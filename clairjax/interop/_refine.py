@@ -10,8 +10,9 @@ import numpy as np
 
 from .. import _validate, alignment
 from .._status import Status
-from ..alignment import LowRankMatrices, RefinedFactors, elect
-from ._adapters import LEAST, Adapters
+from ..alignment import LowRankMatrices, RefinedFactors, elect, level_ranks
+from ._adapters import LEAST, Adapters, too_few
+from ._numbers import examine
 from ._verdict import MEMBER, Finding, Verdict, judge
 
 
@@ -73,8 +74,10 @@ def refine(
     its modules (where there is no majority, nobody is), or if by all of them together it is far from the others: if
     its reach, the distance to the middle one of the others, pooled over modules, the geometric mean of the whole and
     what is outside the row spaces, is over 1.67 times the middle client's. In a module, those are refined that belong
-    to it and to the whole. Clients that send the same matrix, or nearly, have one vote together. A client with NaN or
-    infinite values, or too large for float32, takes no part.
+    to it and to the whole. Where ranks differ, votes and distances are those of `clairjax.alignment.level_ranks`, and
+    whole factors are refined. Clients that send the same matrix, or nearly, have one vote together. A client with NaN
+    or infinite values, or too large for float32, takes no part; nor does one that `load` found at fault, nor one that
+    is idle, having sent zeros.
 
     **Arguments:**
 
@@ -107,24 +110,25 @@ def refine(
     _validate.flag(shrink, "shrink")
     if shared not in ("rows", "columns"):
         raise _validate.fail("shared", "'rows' or 'columns'", repr(shared))
-    unusable = _unusable(adapters)
-    if len(adapters.clients) - len(unusable) < LEAST:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in unusable.items())
-        raise ValueError(
-            f"at least {LEAST} clients must be usable, got {len(adapters.clients) - len(unusable)} ({reasons})."
-        )
+    numbers = examine(adapters)
+    if (usable := len(adapters.clients) - len(numbers.apart)) < LEAST:
+        raise too_few(usable, numbers.apart)
     findings, notices = {}, list(adapters.notices)
     for module, having in adapters.modules.items():
-        usable = tuple(name for name in having if name not in unusable)
+        voters = tuple(name for name in having if numbers.votes(name, module))
         if progress is not None:
             progress(module)
-        if len(usable) < LEAST:
+        if len(voters) < LEAST:
             notices.append(f"module {module}: fewer than {LEAST} usable clients adapt it, so it is kept as it is")
         else:
-            findings[module] = _vote(adapters, module, usable)
+            findings[module] = _vote(adapters, module, voters)
     if shared == "rows":
         notices += _one_start(adapters, findings)
-    verdicts = judge(list(adapters.clients), findings, unusable)
+    notices += [
+        f"client {name}: zeros in {len(modules)} module(s), which count as not adapted, as {modules[0]}"
+        for name, modules in numbers.zeros.items()
+    ]
+    verdicts = judge(list(adapters.clients), findings, numbers.unusable, numbers.idle, adapters.renamed)
     rank = None if rank is None else int(rank)
     return Refinement(adapters, findings, verdicts, rank, float(tolerance), bool(shrink), shared, tuple(notices))
 
@@ -161,12 +165,15 @@ def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
     voters = list(dict.fromkeys(first)) if once else first
     if voters != list(range(len(names))):
         weights = _some(weights, np.array(voters))
-    found = elect(weights)
+    levelled = level_ranks(weights)
+    found = elect(levelled)
     off_subspace = np.asarray(found.off_subspace)
     others = ~np.eye(len(voters), dtype=bool)
     medians = np.median(off_subspace[others].reshape(len(voters), -1), axis=1)
     threshold = float(found.threshold)
     voter = [voters.index(k) for k in first]
+    if levelled is not weights:
+        squares = _squared_distances(levelled)[np.ix_(voter, voter)]
     distance, votes, belongs = (
         dict(zip(names, np.asarray(each)[voter].tolist(), strict=True))
         for each in (medians / threshold if threshold > 0 else medians, found.votes, found.members)
@@ -215,19 +222,3 @@ def _squared_distances(weights: LowRankMatrices) -> np.ndarray:
     scale = own[:, None] + own[None, :]
     squares = scale - 2 * table
     return np.where(squares > 1e-12 * scale, squares, 0)
-
-
-def _unusable(adapters: Adapters) -> dict[str, str]:
-    """Why clients cannot take part: the first module whose numbers are not finite or too large, of each."""
-    bound = np.sqrt(np.finfo(np.float32).max / (64 * len(adapters.clients) ** 2))
-    reasons = {}
-    for name, folder in adapters.clients.items():
-        for module in folder.modules:
-            up, down, scale = folder.factors(module)
-            if not (np.isfinite(up).all() and np.isfinite(down).all()):
-                reasons[name] = f"NaN or infinite values in module {module}"
-                break
-            if not abs(scale) * float(np.linalg.norm(up)) * float(np.linalg.norm(down)) < bound:
-                reasons[name] = f"values too large for float32 in module {module}"
-                break
-    return reasons

@@ -10,8 +10,10 @@ from typing import Any
 
 from ._config import CONFIG, refined_fields
 from ._folder import WEIGHTS, Folder
-from ._out import FIGURE, FORMAT, REPORT, check_out, take_place
+from ._names import FIGURE, REPORT
+from ._out import check_out
 from ._part import write_part
+from ._place import FORMAT, take_place
 from ._plot import heat_map
 from ._refine import Refinement
 from ._tensors import read, write
@@ -30,16 +32,19 @@ def save(
     `out/CLIENT` is an adapter that PEFT loads as any other: the reported keys and types, factors at scale 1 in the
     refined modules, everything else bit for bit as it was. A `truncation_error` in the report is of what is in the
     file, rounded to its type. Files are made in a hidden folder beside `out`, which takes the name at the end: on any
-    error `out` is as before. A call that is killed leaves that folder, `.OUT.*.tmp`; killed in the moment between
-    moving a former result away and taking its name, it leaves the former one as `.OUT.*.old/out`.
+    error `out` is as before. What appears in `out` meanwhile stays; with `force` a result of another call is replaced,
+    and nothing else. The new result is then kept beside it as `OUT.*.kept`, and the error says so. A call that is
+    killed leaves the hidden folder, `.OUT.*.tmp`; killed in the moment between moving a former result away and taking
+    its name, it leaves the former one as `.OUT.*.old/out`.
 
     **Arguments:** `refinement`, of `refine`. `out`: a new or empty folder; with `force` also one that an earlier call
     wrote, which is replaced. `progress`: called with a module's name before its turn.
 
     **Returns:** the content of `report.json`.
 
-    **Raises:** `ValueError` for an `out` that is in use and for a rank too small to be worth writing: below the
-    client's own and losing more than refining changes; as `check_out`. `OSError` as of the disk.
+    **Raises:** `ValueError` for an `out` that is in use, at the start or at the end, and for a rank too small to be
+    worth writing: below the client's own and losing more than refining changes; as `check_out`. `OSError` as of the
+    disk.
 
     **Cost:** a module, as `clairjax.alignment.compress`; memory of one module or one client, disk twice the result.
 
@@ -53,7 +58,7 @@ def save(
     try:
         content = _fill(refinement, beside, progress)
         beside.chmod(0o755)
-        take_place(beside, target)
+        take_place(beside, target, force)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return content

@@ -1,7 +1,9 @@
 """What a module's vote found, and the verdict on each client by all modules together."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,6 +17,7 @@ RULE = (
     "the middle client's being 1)"
 )
 MEMBER, CONTAMINATED, UNUSABLE, UNDECIDED = "member", "contaminated", "unusable", "undecided"
+IDLE = "idle"  # sent zeros
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One client: `member`, `contaminated`, `unusable` (with the reason) or `undecided`, and on what grounds.
+    """One client: `member`, `contaminated`, or with the `reason` `unusable`, `idle` or `undecided`; and the grounds.
 
     `modules`: how many it takes part in, and which of them have `voted_out` it; `reach`: how far it is from the others
     by all of them, the middle client's being 1, or None of one without a verdict.
@@ -60,8 +63,17 @@ class Verdict:
     reason: str = ""
 
 
-def judge(clients: list[str], findings: dict[str, Finding], unusable: dict[str, str]) -> dict[str, Verdict]:
-    """`pooled_verdict` of all modules. Copies stand and fall with the client that they copy."""
+def judge(
+    clients: list[str],
+    findings: dict[str, Finding],
+    unusable: Mapping[str, str],
+    idle: Mapping[str, str] = MappingProxyType({}),
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Verdict]:
+    """`pooled_verdict` of all modules. Copies stand and fall with the client that they copy.
+
+    `unusable`, `idle`: why clients take no part; `renamed`: why some share no module with the others.
+    """
     modules = {name: [each for each in findings.values() if name in each.clients] for name in clients}
     originals = {name: _original(name, each) for name, each in modules.items()}
     judged = [name for name in clients if modules[name] and originals[name] == name]
@@ -74,8 +86,12 @@ def judge(clients: list[str], findings: dict[str, Finding], unusable: dict[str, 
         if name in unusable:
             verdicts[name] = Verdict(name, UNUSABLE, 0, (), reason=unusable[name])
             continue
+        if name in idle:
+            verdicts[name] = Verdict(name, IDLE, 0, (), reason=idle[name])
+            continue
         if not any(each.decided for each in taken):
-            verdicts[name] = Verdict(name, UNDECIDED, len(taken), ())
+            why = "none of its modules has a majority" if taken else "too few others have any of its modules"
+            verdicts[name] = Verdict(name, UNDECIDED, len(taken), (), reason=renamed.get(name, why))
             continue
         verdict = MEMBER if belongs[originals[name]] else CONTAMINATED
         out = tuple(each.module for each in taken if each.decided and name not in each.members)

@@ -1,8 +1,10 @@
 """Pure array functions the methods are built from. No state, no options objects."""
 
+from ._grid import grid_gaussian_mechanism as grid_gaussian_mechanism
 from ._lanczos import spectral_norm as spectral_norm
 from ._mechanism import clip_by_norm as clip_by_norm
 from ._mechanism import gaussian_mechanism as gaussian_mechanism
+from ._norm import normalize as normalize
 from ._orthonormal import orthonormalize as orthonormalize
 from ._orthonormal import power_step as power_step
 from ._spectral import gram as gram

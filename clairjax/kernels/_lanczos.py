@@ -9,6 +9,8 @@ from jax.lax import Precision
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from ._norm import normalize
+
 
 @jax.named_scope("clairjax.spectral_norm")
 def spectral_norm(
@@ -47,7 +49,7 @@ def spectral_norm(
 
 def _ritz_vector(matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, steps: int) -> Float[Array, " n"]:
     """Unit vector of the largest Ritz value. A Krylov space that closes early is padded with zero vectors."""
-    start = _unit(jnp.asarray(np.random.default_rng(0).standard_normal(size), dtype))[0]
+    start = normalize(jnp.asarray(np.random.default_rng(0).standard_normal(size), dtype))[0]
     tolerance = 4 * jnp.finfo(dtype).eps
 
     def step(
@@ -58,8 +60,8 @@ def _ritz_vector(matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, 
         image = matvec(vector)
         diagonal = jnp.vdot(vector, image, precision=Precision.HIGHEST)
         # Twice is enough (Parlett, 6.9); the second pass comes after scaling, so tiny remainders are safe.
-        following, first = _unit(_remove(basis, image))
-        following, second = _unit(_remove(basis, following))
+        following, first = normalize(_remove(basis, image))
+        following, second = normalize(_remove(basis, following))
         off_diagonal = first * second
         scale = jnp.maximum(scale, jnp.abs(diagonal) + off_diagonal)
         going_on = off_diagonal > tolerance * scale
@@ -72,17 +74,9 @@ def _ritz_vector(matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, 
     tridiagonal = jnp.diag(diagonal) + jnp.diag(off_diagonal, 1) + jnp.diag(off_diagonal, -1)
     _, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(tridiagonal))
     vector = jnp.matmul(vectors[:, -1], jax.lax.stop_gradient(basis), precision=Precision.HIGHEST)
-    return _unit(vector)[0]
+    return normalize(vector)[0]
 
 
 def _remove(basis: Float[Array, "steps n"], vector: Float[Array, " n"]) -> Float[Array, " n"]:
     along = jnp.matmul(basis, vector, precision=Precision.HIGHEST)
     return vector - jnp.matmul(along, basis, precision=Precision.HIGHEST)
-
-
-def _unit(vector: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-    """The vector over its norm, and the norm, free of underflow; zero stays zero."""
-    largest = jnp.max(jnp.abs(vector))
-    scaled = vector / jnp.where(largest > 0, largest, 1)
-    norm = jnp.sqrt(jnp.sum(scaled**2))
-    return scaled / jnp.where(norm > 0, norm, 1), largest * norm

@@ -7,6 +7,7 @@ from ._audit import Audit as Audit
 from ._audit import audit as audit
 from ._canary import GaussianCanary as GaussianCanary
 from ._events import GaussianRounds as GaussianRounds
+from ._keys import secret_key as secret_key
 from ._ledger import Ledger as Ledger
 from ._sampling import FixedSize as FixedSize
 from ._sampling import Poisson as Poisson

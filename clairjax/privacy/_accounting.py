@@ -25,6 +25,10 @@ def epsilon(
     user's data, in all rounds. The smallest ε is returned for which every pair of neighbouring federations D, D′
     has P(D) ≤ e^ε P(D′) + δ on every event.
 
+    **Not covered:** The number of users n, which is public. A `key` that can be guessed or is used twice
+    (`privacy.secret_key`). Floating point: this ε is of noise in real numbers. The low-order bits of float noise can
+    tell D from D′ all the same, unless the release was made by `kernels.grid_gaussian_mechanism`.
+
     **Arguments:**
 
     - `noise_multiplier`: σ ≥ 0, standard deviation of the noise over the clip norm, under either adjacency.
@@ -32,8 +36,8 @@ def epsilon(
     - `sampling_rate`: q in (0, 1], Poisson: an independent coin for each user and round. Sets of a fixed size
       have another ε: `FixedSize`.
     - `adjacency`: what a neighbour is. `"replace-one"`: one user's data are exchanged for any other (the clipped
-      sum moves by 2ζ). `"add-or-remove-one"`: one user more or fewer (ζ). An ε means nothing without it: without
-      sampling, one is the other at half the σ.
+      sum moves by 2ζ). `"add-or-remove-one"`: one user more or fewer (ζ), by zero-out: the user's updates are there
+      or are zero, and n is the same. An ε means nothing without it: without sampling, one is the other at half the σ.
     - `accountant`: `"pld"`, privacy loss distributions: exact without sampling; with it, above by at most about
       5e-4 of ε (of 1, where ε is larger). `"rdp"`, Rényi divergences, as the paper does: an upper bound, 5–10 %
       above in the usual range.
@@ -76,7 +80,8 @@ def noise_multiplier(
 ) -> float:
     """The least noise multiplier σ whose `epsilon` does not exceed the one asked for.
 
-    `privacy.epsilon(σ, …)` with the same arguments is at most `epsilon`, and within 1e-3 of it.
+    `privacy.epsilon(σ, …)` with the same arguments is at most `epsilon`, and within 1e-3 of it. It covers no more than
+    that ε does: real numbers, not floats, and a secret `key`; see `privacy.epsilon` under "Not covered".
 
     **Arguments:** `epsilon` > 0, finite; the others as in `epsilon`.
 

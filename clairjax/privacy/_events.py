@@ -16,6 +16,8 @@ class GaussianRounds(eqx.Module):
 
     Written by the algorithm that draws the noise and the users, so that what is accounted for is what was done.
     It stays in a run's result under `jit` and `vmap`; ε is asked for afterwards, from the `Ledger` that holds it.
+    It says that noise was drawn afresh in every round, from a key that is secret, unguessable and used once
+    (`privacy.secret_key`), and does not check it.
 
     **Arguments:**
 

@@ -11,9 +11,15 @@ from ._events import GaussianRounds
 
 NEIGHBOUR = {
     "replace-one": "one user's data exchanged for any other (the clipped sum moves by twice the clip norm)",
-    "add-or-remove-one": "one user more or fewer (the clipped sum moves by the clip norm)",
+    "add-or-remove-one": "one user more or fewer, by zero-out: the user's updates are there or are zero (the clipped "
+    "sum moves by the clip norm)",
 }
 NOT_COVERED = (
+    "n, the number of users: it is public and the same for both neighbours; whether somebody is a user is not hidden",
+    "the key: who can guess it takes the noise away. It must be secret, new for each run, from the system's entropy "
+    "(privacy.secret_key), and used once: two runs with one key have the same noise",
+    "floating point: epsilon is of noise in real numbers. The low-order bits of floats can tell the neighbours apart "
+    "all the same, unless each release was made by kernels.grid_gaussian_mechanism",
     "choices made by looking at the same data: hyper-parameters, the clip norm, the best round or run by validation",
     "what stays with the users (their heads), and whatever else of the run is published: errors, shares of clipped "
     "updates, statuses",
@@ -23,7 +29,9 @@ NOT_COVERED = (
 class Ledger(eqx.Module):
     """The events of one run, in order. The unit is the user: all of a user's data, in all events together.
 
-    An algorithm puts it into its result as `privacy`. Two runs on the same users spend `first + second`.
+    An algorithm puts it into its result as `privacy`. Two runs on the same users, with independent keys, spend
+    `first + second`. With one key they have the same noise, and the difference of their releases has none: no ε
+    holds then. A ledger does not see keys: a new `privacy.secret_key()` for each run is the caller's part.
 
     **Source:** CENTAUR, A.4: what the initialisation spends is added to what the rounds spend.
 
@@ -39,6 +47,7 @@ class Ledger(eqx.Module):
     events: tuple[GaussianRounds, ...]
 
     def __add__(self, other: "Ledger") -> "Ledger":
+        """What two runs with independent keys spend together, on the same users."""
         return Ledger(self.events + other.events)
 
     def part(self, label: str) -> "Ledger":

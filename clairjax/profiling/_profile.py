@@ -4,8 +4,10 @@ import dataclasses
 import os
 import re
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -100,11 +102,11 @@ def profile(
     - `repeats`: timed calls after one warm-up, each waited for; 1 or more.
     - `trace`: folder that receives a trace of three more calls, for TensorBoard (`--logdir DIR`, tab Profile)
         or, from the file `perfetto_trace.json.gz` inside, ui.perfetto.dev. Each call is a step named after
-        `fn`; named scopes are in the operations' metadata.
+        `fn`; named scopes are in the operations' metadata. Traces that are there already stay.
 
     **Returns:** `Profile`: `print` it for a table, `.to_dict()` for JSON.
 
-    **Raises:** `ValueError` if `repeats` is below 1.
+    **Raises:** `ValueError` if `repeats` is below 1, `OSError` if the trace cannot be written.
 
     **Cost:** one compile, `repeats + 1` calls, three more with `trace`. A compile found in JAX's persistent
     cache is short; the time given is what this call took.
@@ -136,7 +138,7 @@ def profile(
     jax.block_until_ready(compiled(arrays))
     seconds = [_timed(compiled, arrays) for _ in range(repeats)]
     if trace is not None:
-        _write_trace(os.fspath(trace), name, compiled, arrays)
+        _write_trace(Path(trace), name, compiled, arrays)
     device = _device(arrays)
     return Profile(
         name=name,
@@ -164,13 +166,41 @@ def _device(arrays: Any) -> jax.Device:
     return jax.local_devices()[0]
 
 
-def _write_trace(folder: str, name: str, compiled: jax.stages.Compiled, arrays: Any) -> None:
+def _write_trace(folder: Path, name: str, compiled: jax.stages.Compiled, arrays: Any) -> None:
+    """Beside the other traces of the folder, and among them once it is whole."""
+    runs = folder / "plugins" / "profile"
+    runs.mkdir(parents=True, exist_ok=True)
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # calls of the interpreter would drown the program's own events
-    with jax.profiler.trace(folder, create_perfetto_trace=True, profiler_options=options):
-        for step in range(_TRACED_CALLS):
-            with jax.profiler.StepTraceAnnotation(name, step_num=step):
-                jax.block_until_ready(compiled(arrays))
+    with tempfile.TemporaryDirectory(prefix=".trace.", dir=folder) as beside:
+        jax.profiler.start_trace(beside, create_perfetto_trace=True, profiler_options=options)
+        try:
+            for step in range(_TRACED_CALLS):
+                with jax.profiler.StepTraceAnnotation(name, step_num=step):
+                    jax.block_until_ready(compiled(arrays))
+        finally:
+            _stop_trace()
+        (run,) = (Path(beside) / "plugins" / "profile").iterdir()
+        _move(run, runs / run.name)
+
+
+def _stop_trace() -> None:
+    try:
+        jax.profiler.stop_trace()
+    except jax.errors.JaxRuntimeError as error:  # as of a full disk
+        raise OSError(f"trace: {error}") from error
+
+
+def _move(run: Path, target: Path) -> None:
+    """`run` gets the name, or, where another run of that second has it, a longer one."""
+    while True:
+        try:
+            os.rename(run, target)
+            return
+        except OSError:
+            if not target.exists():
+                raise
+            target = target.with_name(f"{target.name}_")
 
 
 def _counts(compiled: jax.stages.Compiled) -> dict[str, Any]:

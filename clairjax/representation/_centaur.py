@@ -2,48 +2,25 @@
 
 from collections.abc import Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
-from .._status import Status, worst
 from .._typing import Key, ScalarLike
-from ..kernels import block_norms, gaussian_mechanism, orthonormalize
+from ..kernels import gaussian_mechanism, normalize, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
-from ._linear import (
-    HIGHEST,
-    LinearClients,
-    Representation,
-    argument_status,
-    input_status,
-    least_squares_heads,
-    validate_linear,
-)
+from ._data import ClientData, validate_linear
+from ._linear import HIGHEST, LinearClients, least_squares_heads
 from ._power_method import PrivatePowerMethod, check_power_method
-from ._subsets import check_batch, draw_subsets
+from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
+from ._subsets import draw_subsets
 
 
 PATH = 16.0  # sum of the default steps times the clip norm, for each column of the basis
-
-
-class PrivateRepresentation(Representation):
-    """What CENTAUR learned, and what it spent.
-
-    - `basis` [d, k], orthonormal, is released, and nothing else;
-    - `heads` [n, k] stay with their clients: each is fitted to its client's own data in the final basis;
-    - `errors` [rounds], the distance to `true_basis` after each round, where it was given; `clipped` [rounds],
-      the share of a round's updates that the clip norm shortened. Both are for the experimenter: no ε covers them;
-    - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero and its head is
-      NaN; the basis is that of the others), `invalid_argument` if a traced setting was outside its range, and then
-      every array is NaN, `diverged` if the iterates left the range of the dtype;
-    - `privacy`: the events to account for, `.privacy.epsilon(delta=…, adjacency=…)`.
-    """
-
-    clipped: Float[Array, " rounds"]
-    privacy: Ledger
 
 
 def centaur(
@@ -60,6 +37,7 @@ def centaur(
     step_size: ArrayLike | None = None,
     init: PrivatePowerMethod | ArrayLike | None = None,
     true_basis: ArrayLike | None = None,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> PrivateRepresentation:
     """Shared subspace of the clients' linear models, under user-level differential privacy.
 
@@ -85,6 +63,9 @@ def centaur(
     - `init`: an orthonormal basis that does not depend on the users' data, or a `PrivatePowerMethod`, whose events
       are added to the ledger; `None` is a random basis and free.
     - `true_basis` [d, k]: if given, `errors` holds the distance to it after each round.
+    - `counts` [n], integers from k (or 2m̄) to m: client i's samples are its first `counts[i]`, and what stands
+      beyond them is not looked at; `None`: all m. G_i is the mean over the client's own samples, and subsets are
+      drawn among them. Every client weighs the same and is clipped to ζ, so the ledger is the same.
 
     **Returns:** a `PrivateRepresentation`.
 
@@ -111,62 +92,80 @@ def centaur(
     >>> bool(run.errors[-1] < 0.05), round(run.privacy.epsilon(delta=1e-5, adjacency="add-or-remove-one"), 2)
     (True, 0.98)
     """
-    inputs, targets = validate_linear(inputs, targets, rank)
-    check_run(inputs.shape[1], rank, rounds, noise_multiplier, batch_size)
+    data = validate_linear(inputs, targets, rank, counts)
+    shape, dtype = data.targets.shape, data.inputs.dtype
+    check_run(shape, rank, rounds, noise_multiplier, batch_size, counts)
     _validate.positive(clip_norm, "clip_norm")
     if not 0 < sampling_rate <= 1:
         raise _validate.fail("sampling_rate", "in (0, 1]", sampling_rate)
     sampler = Poisson(sampling_rate)
+    events: tuple[GaussianRounds, ...] = (sampler.rounds(noise_multiplier, rounds, clients=shape[0]),)
+    if isinstance(init, PrivatePowerMethod):
+        check_power_method(init, shape, counts)
+        events = (init.event(shape[0]), *events)
+    elif init is not None:
+        init = given_basis(init, "init", data.inputs, rank, "None, a PrivatePowerMethod or an array")
+    truth = None if true_basis is None else given_basis(true_basis, "true_basis", data.inputs, rank)
+    steps = None if step_size is None else _given_steps(step_size, rounds, dtype)
+    options = _Options(noise_multiplier, clip_norm, steps, init, truth, sampler, rank, rounds, batch_size)
+    found: Learned = _centaur(data, key, options)
+    return PrivateRepresentation(*found, Ledger(events))
+
+
+class _Options(eqx.Module):
+    """What `centaur` was asked for. Numbers and arrays are traced: with others of the same shapes nothing compiles."""
+
+    noise_multiplier: ScalarLike
+    clip_norm: ScalarLike
+    step_size: Float[Array, " rounds"] | None
+    init: PrivatePowerMethod | Float[Array, "features rank"] | None
+    truth: Float[Array, "features rank"] | None
+    sampler: Poisson
+    rank: int = eqx.field(static=True)
+    rounds: int = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+
+    def in_range(self, data: ClientData) -> Bool[Array, ""] | bool:
+        holds: list[Array | bool] = [data.enough(least_count(self.rank, self.batch_size))]
+        if isinstance(self.init, PrivatePowerMethod):
+            holds += [self.init.traced_in_range(), data.enough(self.init.batch_size or 1)]
+        elif self.init is not None:
+            holds.append(jnp.isfinite(self.init))
+        positive = [self.clip_norm, self.step_size]
+        return _validate.traced_in_range(positive=positive, not_negative=[self.noise_multiplier], holds=holds)
+
+
+@jax.jit
+def _centaur(data: ClientData, key: Key, options: _Options) -> Learned:
     start_key, rounds_key = jax.random.split(key)
-    start, events = _start(init, inputs, targets, rank, start_key)
-    truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
-    clients, number = LinearClients.of(inputs, targets), inputs.shape[0]
-    in_range = [
-        _validate.traced_in_range(positive=[clip_norm, step_size], not_negative=[noise_multiplier]),
-        init.traced_in_range()
-        if isinstance(init, PrivatePowerMethod)
-        else _validate.traced_in_range(holds=[jnp.isfinite(start)]),
-    ]
-    clip_norm = jnp.asarray(clip_norm, inputs.dtype)
-    steps = _step_sizes(step_size, rounds, rank, clip_norm)
+    start = _start(options.init, data, options.rank, start_key)
+    truth = None if options.truth is None else orthonormalize(options.truth)
+    clients, number, sampler = LinearClients.of(*data), data.inputs.shape[0], options.sampler
+    clip_norm = jnp.asarray(options.clip_norm, data.inputs.dtype)
+    steps = _default_steps(options.rounds, options.rank, clip_norm) if options.step_size is None else options.step_size
 
     def step(basis: Array, turn: tuple[Key, Array]) -> tuple[Array, tuple[Array | None, Array]]:
         subsets_key, clients_key, noise_key = jax.random.split(turn[0], 3)
         first, second = clients, clients
-        if batch_size is not None:
-            subsets = draw_subsets(inputs, targets, batch_size, 2, key=subsets_key)
+        if options.batch_size is not None:
+            subsets = draw_subsets(
+                data.inputs, data.targets, options.batch_size, 2, key=subsets_key, counts=data.counts
+            )
             first, second = (LinearClients.of(*subset, for_one_round=True) for subset in subsets)
         updates = client_updates(first, second, basis)
         active = sampler.draw(number, key=clients_key)
         sent = jnp.where(active[:, None, None], updates, 0)
         update = gaussian_mechanism(
-            sent, clip_norm, noise_multiplier, normaliser=sampler.normaliser(number), key=noise_key
+            sent, clip_norm, options.noise_multiplier, normaliser=sampler.normaliser(number), key=noise_key
         )
         basis = orthonormalize(basis - turn[1] * update)
         error = None if truth is None else subspace_distance(basis, truth)
         return basis, (error, _clipped_share(sent, clip_norm, active))
 
     with jax.named_scope("clairjax.centaur"):
-        basis, (errors, clipped) = jax.lax.scan(step, start, (jax.random.split(rounds_key, rounds), steps))
-    event = sampler.rounds(noise_multiplier, rounds, clients=number)
-    return private_result(clients, basis, errors, clipped, Ledger((*events, event)), in_range)
-
-
-def private_result(
-    clients: LinearClients,
-    basis: Float[Array, "features rank"],
-    errors: Float[Array, " rounds"] | None,
-    clipped: Float[Array, " rounds"],
-    privacy: Ledger,
-    in_range: Sequence[Bool[Array, ""] | bool],
-) -> PrivateRepresentation:
-    """With heads and status; NaN for every number where a traced setting was out of range."""
-    valid = jnp.stack([jnp.asarray(each) for each in in_range]).all()
-    hide = lambda array: jnp.where(valid, array, jnp.nan)
-    heads = hide(least_squares_heads(clients, basis))
-    status = worst(input_status(clients), worst(argument_status(valid), run_status(basis)))
-    errors = None if errors is None else hide(errors)
-    return PrivateRepresentation(hide(basis), heads, errors, status, hide(clipped), privacy)
+        keys = jax.random.split(rounds_key, options.rounds)
+        basis, (errors, clipped) = jax.lax.scan(step, start, (keys, steps))
+    return learned(clients, basis, errors, clipped, options.in_range(data))
 
 
 def client_updates(
@@ -181,19 +180,19 @@ def client_updates(
 def _clipped_share(
     updates: Float[Array, "clients features rank"], clip_norm: Float[Array, ""], active: Bool[Array, " clients"]
 ) -> Float[Array, ""]:
-    longer = active & ~(block_norms(updates) <= clip_norm)  # a NaN counts as clipped: to zero
+    longer = active & ~(jax.vmap(normalize)(updates)[1] <= clip_norm)  # a NaN counts as clipped: to zero
     return jnp.sum(longer.astype(updates.dtype)) / jnp.maximum(jnp.sum(active.astype(updates.dtype)), 1)
 
 
-def _step_sizes(
-    step_size: ArrayLike | None, rounds: int, rank: int, clip_norm: Float[Array, ""]
-) -> Float[Array, " rounds"]:
+def _default_steps(rounds: int, rank: int, clip_norm: Float[Array, ""]) -> Float[Array, " rounds"]:
     """Clipped updates have a known length, so the path that the basis can take is known, too: it gets a fixed
     length, long steps first. What the noise of early rounds did, later rounds undo."""
-    if step_size is None:
-        decay = (1 - np.arange(rounds) / rounds) ** 3
-        return jnp.asarray(PATH * rank * decay / decay.sum(), clip_norm.dtype) / clip_norm
-    sizes = jnp.asarray(step_size, clip_norm.dtype)
+    decay = (1 - np.arange(rounds) / rounds) ** 3
+    return jnp.asarray(PATH * rank * decay / decay.sum(), clip_norm.dtype) / clip_norm
+
+
+def _given_steps(step_size: ArrayLike, rounds: int, dtype: DTypeLike) -> Float[Array, " rounds"]:
+    sizes = jnp.asarray(step_size, dtype)
     if sizes.shape not in ((), (rounds,)):
         raise _validate.fail("step_size", f"one number or one per round ({rounds})", f"shape {sizes.shape}")
     for size in (sizes.min(), sizes.max()):
@@ -202,38 +201,10 @@ def _step_sizes(
 
 
 def _start(
-    init: PrivatePowerMethod | ArrayLike | None, inputs: Array, targets: Array, rank: int, key: Key
-) -> tuple[Float[Array, "features rank"], tuple[GaussianRounds, ...]]:
-    if init is None:
-        return orthonormalize(jax.random.normal(key, (inputs.shape[2], rank), inputs.dtype)), ()
-    if isinstance(init, PrivatePowerMethod):
-        check_power_method(init, inputs.shape[1])
-        return init.run(inputs, targets, rank, key), (init.event(inputs.shape[0]),)
-    return orthonormalize(given_basis(init, "init", inputs, rank, "None, a PrivatePowerMethod or an array")), ()
-
-
-def given_basis(
-    value: ArrayLike, name: str, inputs: Array, rank: int, kinds: str = "an array"
+    init: PrivatePowerMethod | Array | None, data: ClientData, rank: int, key: Key
 ) -> Float[Array, "features rank"]:
-    shape = inputs.shape[2], rank
-    if not isinstance(value, (jax.Array, np.ndarray, list, tuple)):
-        raise _validate.fail(name, f"{kinds} of shape (features, rank) = {shape}", f"a {type(value).__name__}")
-    basis = jnp.asarray(value, inputs.dtype)
-    if basis.shape != shape:
-        raise _validate.fail(name, f"of shape (features, rank) = {shape}", f"shape {basis.shape}")
-    if _validate.concrete(basis) and not np.isfinite(np.asarray(basis)).all():
-        raise _validate.fail(name, "finite", "NaN or infinite values")
-    return basis
-
-
-def check_run(samples: int, rank: int, rounds: int, noise_multiplier: ScalarLike, batch_size: int | None) -> None:
-    _validate.at_least(rounds, "rounds", 1)
-    _validate.not_negative(noise_multiplier, "noise_multiplier")
-    check_batch(batch_size, samples, 2, rank)
-    if batch_size is None and samples < rank:
-        raise _validate.fail("inputs", f"of at least rank = {rank} samples per client", samples)
-
-
-def run_status(basis: Float[Array, "features rank"]) -> Status:
-    """Steps so long that the basis leaves what the dtype holds."""
-    return Status.where(jnp.isfinite(jnp.sum(basis)), Status.converged, Status.diverged)
+    if init is None:
+        return orthonormalize(jax.random.normal(key, (data.inputs.shape[2], rank), data.inputs.dtype))
+    if isinstance(init, PrivatePowerMethod):
+        return init.run(data.inputs, data.targets, rank, key, data.counts)
+    return orthonormalize(init)

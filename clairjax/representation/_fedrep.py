@@ -1,17 +1,18 @@
 """FedRep for the linear model: exact heads, a gradient step on B, and QR."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import orthonormalize
+from ._data import ClientData, validate_linear, validate_truth
 from ._flute import is_stationary, withheld
 from ._initialise import check_choice, largest_moment, orthonormal_start
 from ._linear import (
@@ -23,8 +24,6 @@ from ._linear import (
     input_status,
     least_squares_heads,
     mean_distance,
-    validate_linear,
-    validate_truth,
 )
 
 
@@ -38,6 +37,7 @@ def fedrep(
     step_size: ScalarLike | None = None,
     init: Literal["spectral", "random"] = "spectral",
     truth: ArrayLike | Sequence[Any] | None = None,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> Representation:
     """Federated learning of a shared orthonormal basis with heads that are exact in every round: FedRep, linear.
 
@@ -48,7 +48,10 @@ def fedrep(
     for heads that are unique. `rank` (static): k ≤ min(d, M). `rounds` (static). `step_size`: η; None takes
     M/(4 λ₁²) with λ₁ the largest singular value of the matrix of moments X_iᵀy_i/N. `init` (static): `"spectral"`
     starts from `moment_basis`, which clients can report, `"random"` from the span that `flute` starts from with
-    the same key. `truth` [M, d]: the true coefficients, for the history `errors`.
+    the same key. `truth` [M, d]: the true coefficients, for the history `errors`. `counts` [M], integers from 1 to N:
+    client i's samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. g_i is a
+    mean over the client's own samples, so every client weighs the same in a round. In the spectral start every sample
+    weighs the same.
 
     **Returns:** `Representation` with an orthonormal basis. `errors[t]` is (1/M) Σ_i ‖B w_i − φ_i‖ after round
     t + 1. The status is `converged` where a further round would hardly move B w_i, otherwise `max_steps_reached`:
@@ -73,37 +76,37 @@ def fedrep(
     >>> abs(found.basis.T @ found.basis).round(3).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    inputs, targets = validate_linear(inputs, targets, rank)
-    truth = validate_truth(truth, inputs)
+    data = validate_linear(inputs, targets, rank, counts)
+    truth = validate_truth(truth, data.inputs)
     _validate.at_least(rounds, "rounds", 1)
     if step_size is not None:
         _validate.positive(step_size, "step_size")
     check_choice(init, "init", ("spectral", "random"))
-    in_range = _validate.traced_in_range(positive=[step_size])
-    return _fedrep(inputs, targets, key, step_size, in_range, truth, rank, rounds, init)
+    return _fedrep(data, key, _Options(step_size, truth, rank, rounds, init))
 
 
-@partial(jax.jit, static_argnames=("rank", "rounds", "init"))
-def _fedrep(
-    inputs: Array,
-    targets: Array,
-    key: Key,
-    step_size: ScalarLike | None,
-    in_range: Bool[Array, ""] | bool,
-    truth: Array | None,
-    rank: int,
-    rounds: int,
-    init: Literal["spectral", "random"],
-) -> Representation:
-    clients = LinearClients.of(inputs, targets)
-    start = orthonormal_start(inputs, targets, rank, init, key=key)
-    step = jnp.asarray(largest_safe_step(clients) if step_size is None else step_size, inputs.dtype)
-    (basis, heads), errors = alternate(clients, step, start, rounds, truth)
+class _Options(eqx.Module):
+    """What `fedrep` was asked for; numbers and arrays are traced."""
+
+    step_size: ScalarLike | None
+    truth: Float[Array, "clients features"] | None
+    rank: int = eqx.field(static=True)
+    rounds: int = eqx.field(static=True)
+    init: Literal["spectral", "random"] = eqx.field(static=True)
+
+
+@jax.jit
+def _fedrep(data: ClientData, key: Key, options: _Options) -> Representation:
+    clients, step_size = LinearClients.of(*data), options.step_size
+    start = orthonormal_start(data.inputs, data.targets, options.rank, options.init, key=key)
+    step = jnp.asarray(largest_safe_step(clients) if step_size is None else step_size, data.inputs.dtype)
+    (basis, heads), errors = alternate(clients, step, start, options.rounds, options.truth)
     found = coefficients(basis, heads)
     # The heads being exact, the coefficients move along the gradient in B alone.
     stationary = is_stationary(clients, found, coefficients(basis_gradient(clients, basis, heads), heads))
     ended = Status.where(stationary, Status.converged, Status.max_steps_reached)
-    status = worst(input_status(clients), worst(argument_status(in_range), ended))
+    in_range = _validate.traced_in_range(positive=[step_size], holds=[data.enough()])
+    status = worst(argument_status(in_range), worst(input_status(clients), ended))
     return withheld(Representation(basis, heads, errors, status))
 
 

@@ -1,14 +1,16 @@
 """Where the iterations start: random, or from the second moment of y x."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, ArrayLike, DTypeLike, Float
 
 from .. import _validate
 from .._typing import Key, ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
+from ._data import client_data
 from ._linear import HIGHEST, LinearClients
 
 
@@ -23,16 +25,24 @@ def random_start(
 
 @jax.named_scope("clairjax.moment_basis")
 def moment_basis(
-    inputs: Float[Array, "clients samples features"], targets: Float[Array, "clients samples"], rank: int
+    inputs: Float[Array, "clients samples features"],
+    targets: Float[Array, "clients samples"],
+    rank: int,
+    *,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> Float[Array, "features rank"]:
     """The method of moments: leading eigenvectors of the mean of y² x xᵀ over all samples of all clients.
 
     For standard normal x its mean is 2·ΦΦᵀ/M + c·I, so that the leading eigenvectors are those of the clients'
     true coefficients. Its fourth moments converge slowly: it is a start, not an estimate.
 
-    **Arguments:** `inputs` [M, N, d], `targets` [M, N]; `rank` (static), at most d.
+    **Arguments:** `inputs` [M, N, d], `targets` [M, N]; `rank` (static), at most d. `counts` [M], integers: client i's
+    samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. Every sample weighs
+    the same, so a client weighs as much as it has samples.
 
     **Returns:** orthonormal [d, rank].
+
+    **Raises:** `ValueError` for `counts` of another shape or dtype, or outside 1 to N (names the clients).
 
     **Source:** Tripuraneni, Jin and Jordan (2021), Algorithm 1; FedRep's start in Collins et al. (2021).
 
@@ -44,7 +54,8 @@ def moment_basis(
     >>> int(abs(moment_basis(inputs, inputs[..., 1], 1)[:, 0]).argmax())
     1
     """
-    weighted = inputs * targets[..., None]
+    data = client_data(inputs, targets, counts)
+    weighted = data.inputs * data.targets[..., None]
     mean = jnp.einsum("mnd,mne->de", weighted, weighted, precision=HIGHEST) / targets.size
     return right_basis(mean, rank)[0]
 

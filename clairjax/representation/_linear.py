@@ -6,11 +6,11 @@ from typing import Any, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
 from .._status import Status
+from ._data import as_array, client_data
 
 
 FEW = 4  # unknowns, up to which a system is solved entry by entry
@@ -38,7 +38,7 @@ class Representation(eqx.Module):
 
     def predict(self, inputs: ArrayLike | Sequence[Any]) -> Float[Array, "clients samples"]:
         """Each client's xᵀ B w_i for its own inputs, of any number of samples, in the dtype of the basis."""
-        inputs = jnp.asarray(_array(inputs, "inputs"), self.basis.dtype)
+        inputs = jnp.asarray(as_array(inputs, "inputs"), self.basis.dtype)
         clients, features = self.heads.shape[0], self.basis.shape[0]
         if inputs.ndim != 3 or inputs.shape[::2] != (clients, features):
             expected = f"of shape (clients, samples, features) = ({clients}, samples, {features})"
@@ -47,12 +47,12 @@ class Representation(eqx.Module):
 
 
 class LinearClients(eqx.Module):
-    """What least squares needs of the clients' data, each client's divided by its number of samples N.
+    """What least squares needs of the clients' data, each client's divided by its own number of samples N_i.
 
-    - `gram` [clients, features, features]: X_iᵀX_i/N, where there are more samples than features;
-    - `inputs` [clients, samples, features]: X_i/√N, where there are not, and a product with the data is cheaper;
-    - `moment` [clients, features]: X_iᵀy_i/N;
-    - `square` [clients]: ‖y_i‖²/N.
+    - `gram` [clients, features, features]: X_iᵀX_i/N_i, where there are more samples than features;
+    - `inputs` [clients, samples, features]: X_i/√N_i, where there are not, and a product with the data is cheaper;
+    - `moment` [clients, features]: X_iᵀy_i/N_i;
+    - `square` [clients]: ‖y_i‖²/N_i.
 
     Which of `gram` and `inputs` is kept (the other is None) depends on the shapes alone.
     """
@@ -67,22 +67,33 @@ class LinearClients(eqx.Module):
         cls,
         inputs: Float[Array, "clients samples features"],
         targets: Float[Array, "clients samples"],
+        counts: Int[Array, " clients"] | None = None,
         *,
         for_one_round: bool = False,
     ) -> "LinearClients":
-        """Gram matrices cost more to form than they save `for_one_round` of data."""
+        """Samples beyond a client's `counts` are not there, whatever they hold; NaN for a traced count out of range.
+
+        Gram matrices cost more to form than they save `for_one_round` of data.
+        """
+        data = client_data(inputs, targets, counts)
         _, samples, features = inputs.shape
-        root = jnp.sqrt(jnp.asarray(samples, inputs.dtype))
-        inputs, targets = inputs / root, targets / root
+        root = jnp.sqrt(data.numbers())[:, None]
+        inputs, targets = data.inputs / root[..., None], data.targets / root
         moment = jnp.einsum("mnd,mn->md", inputs, targets, precision=HIGHEST)
         square = jnp.sum(targets**2, 1)
         if for_one_round or samples <= features:
             return cls(None, inputs, moment, square)
         return cls(grams(inputs), None, moment, square)
 
+    def weighted(self, weights: Float[Array, " clients_or_1"]) -> "LinearClients":
+        """The same with a weight for each client's squared errors."""
+        gram = None if self.gram is None else self.gram * weights[:, None, None]
+        inputs = None if self.inputs is None else self.inputs * jnp.sqrt(weights)[:, None, None]
+        return LinearClients(gram, inputs, self.moment * weights[:, None], self.square * weights)
+
     @jax.named_scope("clairjax.linear_gradient")
     def gradient(self, coefficients: Float[Array, "clients features"]) -> Float[Array, "clients features"]:
-        """Each client's gradient of half its mean squared error: X_iᵀ(X_i θ_i − y_i)/N."""
+        """Each client's gradient of half its mean squared error: X_iᵀ(X_i θ_i − y_i)/N_i."""
         if self.gram is not None:
             return jnp.einsum("mde,me->md", self.gram, coefficients, precision=HIGHEST) - self.moment
         fitted = jnp.einsum("mnd,md->mn", self.inputs, coefficients, precision=HIGHEST)
@@ -93,7 +104,7 @@ class LinearClients(eqx.Module):
         return jnp.sum(coefficients * (self.gradient(coefficients) - self.moment), 1) + self.square
 
     def full_gram(self) -> Float[Array, "clients features features"]:
-        """X_iᵀX_i/N, formed where it is not kept."""
+        """X_iᵀX_i/N_i, formed where it is not kept."""
         return grams(cast(Array, self.inputs)) if self.gram is None else self.gram
 
     def projected(
@@ -181,49 +192,6 @@ def mean_distance(
     return jnp.mean(jnp.sqrt(jnp.sum((coefficients - truth) ** 2, 1)))
 
 
-def validate_linear(
-    inputs: ArrayLike | Sequence[Any], targets: ArrayLike | Sequence[Any], rank: int | None = None
-) -> tuple[Float[Array, "clients samples features"], Float[Array, "clients samples"]]:
-    """Arrays, NumPy arrays or nested lists of one floating dtype, of shapes that belong together and finite."""
-    inputs, targets = _array(inputs, "inputs"), _array(targets, "targets")
-    if inputs.ndim != 3:
-        raise _validate.fail("inputs", "of shape (clients, samples, features)", f"shape {tuple(inputs.shape)}")
-    if 0 in inputs.shape:
-        raise _validate.fail("inputs", "without an empty axis", f"shape {tuple(inputs.shape)}")
-    if targets.shape != inputs.shape[:2]:
-        expected = f"of shape (clients, samples) = {tuple(inputs.shape[:2])}"
-        raise _validate.fail("targets", expected, f"shape {tuple(targets.shape)}")
-    if targets.dtype != inputs.dtype:
-        raise _validate.fail("targets", f"of the dtype of inputs, {inputs.dtype}", targets.dtype)
-    _finite(inputs, "inputs")
-    _finite(targets, "targets")
-    if rank is not None:
-        check_rank(rank, inputs.shape[0], inputs.shape[2])
-    return jnp.asarray(inputs), jnp.asarray(targets)
-
-
-def check_rank(rank: Any, clients: int, features: int) -> None:
-    if not _validate.is_integer(rank):
-        raise _validate.fail("rank", "an integer, static inside a trace", rank)
-    if not 1 <= rank <= min(features, clients):
-        raise _validate.fail("rank", f"between 1 and min(features, clients) = {min(features, clients)}", rank)
-
-
-def validate_truth(
-    truth: ArrayLike | Sequence[Any] | None, inputs: Float[Array, "clients samples features"]
-) -> Float[Array, "clients features"] | None:
-    """Each client's true coefficients, in the dtype of the data."""
-    if truth is None:
-        return None
-    truth = _array(truth, "truth")
-    clients, _, features = inputs.shape
-    if truth.shape != (clients, features):
-        expected = f"of shape (clients, features) = ({clients}, {features})"
-        raise _validate.fail("truth", expected, f"shape {tuple(truth.shape)}")
-    _finite(truth, "truth")
-    return jnp.asarray(truth, inputs.dtype)
-
-
 def input_status(clients: LinearClients) -> Status:
     """Squares that overflow count as infinite, too."""
     total = jnp.sum(clients.square) + jnp.sum(clients.moment**2)
@@ -235,26 +203,3 @@ def input_status(clients: LinearClients) -> Status:
 def argument_status(in_range: Bool[Array, ""] | bool) -> Status:
     """What the guards could not look at, because it is traced, as a status."""
     return Status.where(in_range, Status.converged, Status.invalid_argument)
-
-
-def _array(value: Any, name: str) -> Array | np.ndarray:
-    if not isinstance(value, (jax.Array, np.ndarray)):
-        try:
-            value = np.asarray(value)
-        except ValueError:
-            raise _validate.fail(name, "an array", "a list of different lengths") from None
-    if value.dtype not in (jnp.float32, jnp.float64):
-        advice = "float32 or float64 (convert half precision and integers first: Gram matrices need the digits)"
-        raise _validate.fail(name, advice, value.dtype)
-    return value
-
-
-def _finite(value: Any, name: str) -> None:
-    if not _validate.concrete(value):
-        return
-    with jax.ensure_compile_time_eval():  # a constant inside someone's trace is looked at, too
-        array = jnp.asarray(value)
-        finite = np.asarray(jnp.isfinite(array).all(tuple(range(1, array.ndim))))
-    if not finite.all():
-        clients = ", ".join(map(str, np.flatnonzero(~finite)))
-        raise _validate.fail(name, "finite", f"NaN or infinite values from client(s) {clients}")

@@ -1,19 +1,21 @@
 """The estimator CENTAUR is compared with: alternating least squares, solved at the server on perturbed moments."""
 
 import math
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
 from .._typing import Key, ScalarLike
-from ..kernels import block_norms, clip_by_norm, gaussian_mechanism, orthonormalize, right_basis
+from ..kernels import gaussian_mechanism, normalize, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._centaur import PrivateRepresentation, check_run, given_basis, private_result
-from ._linear import HIGHEST, LinearClients, grams, least_squares_heads, validate_linear
+from ._data import ClientData, validate_linear
+from ._linear import HIGHEST, LinearClients, grams, least_squares_heads
+from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
 from ._subsets import draw_subsets
 
 
@@ -35,8 +37,9 @@ class PerturbedMoments(eqx.Module):
         targets: Float[Array, "clients samples"],
         rank: int,
         key: Key,
+        counts: Int[Array, " clients"] | None = None,
     ) -> Float[Array, "features rank"]:
-        root = jnp.sqrt(jnp.asarray(inputs.shape[1], inputs.dtype))
+        root = jnp.sqrt(ClientData(inputs, targets, counts).numbers())[:, None]
         moments = grams(inputs * (targets / root)[:, :, None])
         number = float(inputs.shape[0])
         mean = gaussian_mechanism(moments, self.clip_norm, self.noise_multiplier, normaliser=number, key=key)
@@ -62,6 +65,7 @@ def perturbed_least_squares(
     batch_size: int | None = None,
     init: PerturbedMoments | ArrayLike,
     true_basis: ArrayLike | None = None,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> PrivateRepresentation:
     """Private alternating least squares with the basis solved for exactly, each round, at the server.
 
@@ -100,41 +104,70 @@ def perturbed_least_squares(
     >>> bool(run.errors[-1] < 0.1)
     True
     """
-    inputs, targets = validate_linear(inputs, targets, rank)
-    check_run(inputs.shape[1], rank, rounds, noise_multiplier, batch_size)
+    data = validate_linear(inputs, targets, rank, counts)
+    check_run(data.targets.shape, rank, rounds, noise_multiplier, batch_size, counts)
     for norm, name in zip(clip_norms, ("clip_norms[0]", "clip_norms[1]"), strict=True):
         _validate.positive(norm, name)
-    start_key, rounds_key = jax.random.split(key)
-    events: tuple[GaussianRounds, ...] = ()
-    in_range = [_validate.traced_in_range(positive=clip_norms, not_negative=[noise_multiplier])]
+    clients = data.targets.shape[0]
+    events: tuple[GaussianRounds, ...] = (GaussianRounds(noise_multiplier, rounds, clients=clients, label="rounds"),)
     if isinstance(init, PerturbedMoments):
         init.check()
-        in_range.append(init.traced_in_range())
-        start, events = init.run(inputs, targets, rank, start_key), (init.event(inputs.shape[0]),)
+        events = (init.event(clients), *events)
     else:
-        start = orthonormalize(given_basis(init, "init", inputs, rank, "a PerturbedMoments or an array"))
-        in_range.append(_validate.traced_in_range(holds=[jnp.isfinite(start)]))
-    truth = None if true_basis is None else orthonormalize(given_basis(true_basis, "true_basis", inputs, rank))
-    clients = LinearClients.of(inputs, targets)
+        init = given_basis(init, "init", data.inputs, rank, "a PerturbedMoments or an array")
+    truth = None if true_basis is None else given_basis(true_basis, "true_basis", data.inputs, rank)
+    options = _Options(noise_multiplier, clip_norms, init, truth, rank, rounds, batch_size)
+    found: Learned = _perturbed_least_squares(data, key, options)
+    return PrivateRepresentation(*found, Ledger(events))
+
+
+class _Options(eqx.Module):
+    """What `perturbed_least_squares` was asked for; numbers and arrays are traced."""
+
+    noise_multiplier: ScalarLike
+    clip_norms: tuple[ScalarLike, ScalarLike]
+    init: PerturbedMoments | Float[Array, "features rank"]
+    truth: Float[Array, "features rank"] | None
+    rank: int = eqx.field(static=True)
+    rounds: int = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+
+    def in_range(self, data: ClientData) -> Bool[Array, ""] | bool:
+        start = self.init.traced_in_range() if isinstance(self.init, PerturbedMoments) else jnp.isfinite(self.init)
+        holds = [start, data.enough(least_count(self.rank, self.batch_size))]
+        return _validate.traced_in_range(positive=self.clip_norms, not_negative=[self.noise_multiplier], holds=holds)
+
+
+@jax.jit
+def _perturbed_least_squares(data: ClientData, key: Key, options: _Options) -> Learned:
+    start_key, rounds_key = jax.random.split(key)
+    if isinstance(options.init, PerturbedMoments):
+        start = options.init.run(data.inputs, data.targets, options.rank, start_key, data.counts)
+    else:
+        start = orthonormalize(options.init)
+    truth = None if options.truth is None else orthonormalize(options.truth)
+    clients = LinearClients.of(*data)
     whole = clients, clients.full_gram(), clients.moment
 
     def step(basis: Array, key: Key) -> tuple[Array, tuple[Array | None, Array]]:
         subsets_key, noise_key = jax.random.split(key)
         first, gram, moment = whole
-        if batch_size is not None:
-            one, two = draw_subsets(inputs, targets, batch_size, 2, key=subsets_key)
+        if options.batch_size is not None:
+            one, two = draw_subsets(
+                data.inputs, data.targets, options.batch_size, 2, key=subsets_key, counts=data.counts
+            )
             first, second = LinearClients.of(*one, for_one_round=True), LinearClients.of(*two)
             gram, moment = second.full_gram(), second.moment
         heads = least_squares_heads(first, basis)
-        system, clipped = _perturbed_system(heads, gram, moment, clip_norms, noise_multiplier, noise_key)
+        noise, clips = options.noise_multiplier, options.clip_norms
+        system, clipped = _perturbed_system(heads, gram, moment, clips, noise, noise_key)
         basis = orthonormalize(_solve(*system))
         error = None if truth is None else subspace_distance(basis, truth)
         return basis, (error, clipped)
 
     with jax.named_scope("clairjax.perturbed_least_squares"):
-        basis, (errors, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, rounds))
-    event = GaussianRounds(noise_multiplier, rounds, clients=inputs.shape[0], label="rounds")
-    return private_result(clients, basis, errors, clipped, Ledger((*events, event)), in_range)
+        basis, (errors, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, options.rounds))
+    return learned(clients, basis, errors, clipped, options.in_range(data))
 
 
 def _perturbed_system(
@@ -152,20 +185,21 @@ def _perturbed_system(
     matrix_clip, vector_clip = (jnp.asarray(norm, dtype) for norm in clip_norms)
     multiplier = math.sqrt(2) * jnp.asarray(noise_multiplier, dtype)
 
-    # A Kronecker product is as long as the product of its factors: it is clipped without being formed.
-    outer = heads[:, :, None] * heads[:, None, :]
-    lengths = block_norms(outer) * block_norms(gram)
-    kept = jax.vmap(clip_by_norm, in_axes=(0, None))(lengths, matrix_clip)
-    outer = outer * (kept / jnp.where(lengths > 0, lengths, 1))[:, None, None]
-    finite = jnp.isfinite(lengths)[:, None, None]
-    outer, gram = jnp.where(finite, outer, 0), jnp.where(finite, gram, 0)
-    total = jnp.einsum("nkl,nde->dkel", outer, gram, precision=HIGHEST).reshape(size, size)
+    # A Kronecker product is as long as the product of its factors: it is clipped without being formed. The product
+    # of three lengths may be infinite, and then it is longer than any clip norm.
+    (heads_to, head_lengths), (gram_to, gram_lengths) = jax.vmap(normalize)(heads), jax.vmap(normalize)(gram)
+    lengths = head_lengths * gram_lengths * head_lengths
+    known = jnp.isfinite(heads).all(1) & jnp.isfinite(gram).all((1, 2)) & (lengths >= 0)
+    kept = jnp.where(known, jnp.minimum(lengths, matrix_clip), 0)
+    heads_to, gram_to = jnp.where(known[:, None], heads_to, 0), jnp.where(known[:, None, None], gram_to, 0)
+    outer = kept[:, None, None] * heads_to[:, :, None] * heads_to[:, None, :]
+    total = jnp.einsum("nkl,nde->dkel", outer, gram_to, precision=HIGHEST).reshape(size, size)
     noise = multiplier * matrix_clip * jax.random.normal(matrix_key, (size, size), dtype)
     matrix = (total + (noise + noise.T) / 2) / number
 
     vectors = moment[:, :, None] * heads[:, None, :]
     vector = gaussian_mechanism(vectors, vector_clip, multiplier, normaliser=float(number), key=vector_key)
-    clipped = ~((lengths <= matrix_clip) & (block_norms(vectors) <= vector_clip))
+    clipped = ~((lengths <= matrix_clip) & (jax.vmap(normalize)(vectors)[1] <= vector_clip))
     level = multiplier * matrix_clip * (math.sqrt(2 * size) / number)
     return (matrix, vector, level), jnp.mean(clipped.astype(dtype))
 

@@ -1,16 +1,22 @@
 """The private power method: a first basis from noisy second moments, and the choice among independent trials."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
+from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, orthonormalize
-from ..privacy import GaussianRounds
+from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._linear import HIGHEST, validate_linear
+from ._data import ClientData, validate_linear
+from ._linear import HIGHEST, LinearClients, argument_status, input_status
+from ._private import run_status
 from ._subsets import check_batch, draw_subsets
 
 
@@ -38,34 +44,51 @@ class PrivatePowerMethod(eqx.Module):
         targets: Float[Array, "clients samples"],
         rank: int,
         key: Key,
+        counts: Int[Array, " clients"] | None = None,
     ) -> Float[Array, "features rank"]:
-        trial = lambda key: self._trial(inputs, targets, rank, key)
+        trial = lambda key: self._trial(ClientData(inputs, targets, counts), rank, key)
         chosen = select_candidate(jax.vmap(trial)(jax.random.split(key, self.trials)))
         return jnp.where(self.traced_in_range(), chosen, jnp.nan)
 
     def traced_in_range(self) -> Bool[Array, ""] | bool:
         return _validate.traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
 
-    def _trial(self, inputs: Array, targets: Array, rank: int, key: Key) -> Array:
+    def _trial(self, data: ClientData, rank: int, key: Key) -> Array:
         """Algorithm 5."""
         start_key, steps_key = jax.random.split(key)
+        inputs, targets, counts = data
         start = orthonormalize(jax.random.normal(start_key, (inputs.shape[2], rank), inputs.dtype))
 
         def step(basis: Array, key: Key) -> tuple[Array, None]:
             subset_key, noise_key = jax.random.split(key)
-            x, y = inputs, targets
+            seen = data
             if self.batch_size is not None:
-                ((x, y),) = draw_subsets(inputs, targets, self.batch_size, 1, key=subset_key)
+                (drawn,) = draw_subsets(inputs, targets, self.batch_size, 1, key=subset_key, counts=counts)
+                seen = ClientData(*drawn, None)
             image = gaussian_mechanism(
-                moment_images(x, y, basis),
+                moment_images(*seen, basis),
                 self.clip_norm,
                 self.noise_multiplier,
-                normaliser=float(x.shape[0]),
+                normaliser=float(inputs.shape[0]),
                 key=noise_key,
             )
             return orthonormalize(image), None
 
         return jax.lax.scan(step, start, jax.random.split(steps_key, self.steps))[0]
+
+
+class PrivateBasis(eqx.Module):
+    """What the private power method found, and what it spent.
+
+    - `basis` [d, k], orthonormal, is released, and nothing else;
+    - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero), `invalid_argument`
+      if a traced setting was outside its range, and then the basis is NaN, `diverged` if no basis came out;
+    - `privacy`: the events to account for, `.privacy.epsilon(delta=…, adjacency=…)`.
+    """
+
+    basis: Float[Array, "features rank"]
+    status: Status
+    privacy: Ledger
 
 
 def private_power_method(
@@ -79,7 +102,8 @@ def private_power_method(
     clip_norm: ScalarLike,
     trials: int = 1,
     batch_size: int | None = None,
-) -> Float[Array, "features rank"]:
+    counts: ArrayLike | Sequence[int] | None = None,
+) -> PrivateBasis:
     """Private estimate of the subspace that the clients' coefficients share.
 
     Client i holds M_i = (1/m̄) Σ_j y_ij² x_ij x_ijᵀ, whose mean over clients tends, for standard normal inputs,
@@ -98,9 +122,11 @@ def private_power_method(
     - `steps` L ≥ 1. `noise_multiplier` σ ≥ 0: noise per entry of the sum is σζ. `clip_norm` ζ > 0: best near
       the median norm of M_i X, not at the bound that is never reached.
     - `batch_size`: m̄ samples of each client, drawn afresh without replacement at each step; `None` takes all.
+    - `counts` [n], integers from 1 (or m̄) to m: client i's samples are its first `counts[i]`, and what stands
+      beyond them is not looked at; `None`: all m. M_i is the mean over the client's own samples. Every client weighs
+      the same and is clipped to ζ, so the ledger is the same.
 
-    **Returns:** orthonormal basis [d, k]. It has no status: where the noise multiplier or the clip norm is traced and
-    outside its range, the basis is NaN.
+    **Returns:** a `PrivateBasis`.
 
     **Raises:** `ValueError` for sizes or values outside these ranges and for data that are not finite (names
     the clients). Inside a trace a client with non-finite data counts as zero.
@@ -118,30 +144,43 @@ def private_power_method(
     >>> from clairjax.subspaces import subspace_distance
     >>> problem = SharedSubspace(clients=400, samples=100, features=6, rank=2).generate(key=jax.random.key(0))
     >>> options = dict(steps=10, noise_multiplier=1.0, clip_norm=5.0)
-    >>> basis = private_power_method(problem.inputs, problem.targets, 2, key=jax.random.key(1), **options)
-    >>> bool(subspace_distance(basis, problem.basis) < 0.1)
+    >>> found = private_power_method(problem.inputs, problem.targets, 2, key=jax.random.key(1), **options)
+    >>> bool(subspace_distance(found.basis, problem.basis) < 0.1)
     True
     """
-    inputs, targets = validate_linear(inputs, targets, rank)
+    data = validate_linear(inputs, targets, rank, counts)
     method = PrivatePowerMethod(steps, noise_multiplier, clip_norm, trials, batch_size)
-    check_power_method(method, inputs.shape[1])
-    return method.run(inputs, targets, rank, key)
+    check_power_method(method, data.targets.shape, counts)
+    basis, status = _private_power_method(data, key, method, rank)
+    return PrivateBasis(basis, status, Ledger((method.event(data.targets.shape[0]),)))
+
+
+@partial(jax.jit, static_argnames="rank")
+def _private_power_method(data: ClientData, key: Key, method: PrivatePowerMethod, rank: int) -> tuple[Array, Status]:
+    basis = method.run(data.inputs, data.targets, rank, key, data.counts)
+    in_range = method.traced_in_range() & data.enough(method.batch_size or 1).all()
+    ended = worst(input_status(LinearClients.of(*data, for_one_round=True)), run_status(basis))
+    return jnp.where(in_range, basis, jnp.nan), worst(argument_status(in_range), ended)
 
 
 def moment_images(
     inputs: Float[Array, "clients size features"],
     targets: Float[Array, "clients size"],
+    counts: Int[Array, " clients"] | None,
     basis: Float[Array, "features rank"],
 ) -> Float[Array, "clients features rank"]:
-    """Each client's M_i X with M_i = (1/m̄) Σ_j y_ij² x_ij x_ijᵀ, which is not formed."""
+    """Each client's M_i X with M_i = (1/m̄) Σ_j y_ij² x_ij x_ijᵀ, which is not formed; m̄ its own number of samples."""
+    numbers = ClientData(inputs, targets, counts).numbers()
     along = jnp.einsum("nmd,dk->nmk", inputs, basis, precision=HIGHEST) * (targets**2)[:, :, None]
-    return jnp.einsum("nmd,nmk->ndk", inputs, along, precision=HIGHEST) / inputs.shape[1]
+    return jnp.einsum("nmd,nmk->ndk", inputs, along, precision=HIGHEST) / numbers[:, None, None]
 
 
-def check_power_method(method: PrivatePowerMethod, samples: int) -> None:
+def check_power_method(
+    method: PrivatePowerMethod, shape: tuple[int, ...], counts: ArrayLike | Sequence[int] | None
+) -> None:
     _validate.positive(method.clip_norm, "clip_norm")
     _validate.not_negative(method.noise_multiplier, "noise_multiplier")
-    check_batch(method.batch_size, samples, 1, 1)
+    check_batch(method.batch_size, shape, 1, 1, counts)
 
 
 def select_candidate(candidates: Float[Array, "trials features rank"]) -> Float[Array, "features rank"]:

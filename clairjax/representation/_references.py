@@ -11,31 +11,35 @@ from jaxtyping import Array, ArrayLike, Float
 from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
+from ._data import ClientData, check_counts, check_rank, validate_linear, validate_truth
 from ._flute import is_stationary, withheld
 from ._linear import (
     HIGHEST,
     LinearClients,
     Representation,
-    check_rank,
+    argument_status,
     coefficients,
     input_status,
     least_squares_heads,
     mean_distance,
     solve_positive,
-    validate_linear,
-    validate_truth,
 )
-from ._ridge import Spectra, cross_validated, in_units, ridge, truncate
+from ._ridge import Spectra, cross_validated, in_units, ridge, ridge_of_each, truncate
 
 
 def local_least_squares(
-    inputs: ArrayLike | Sequence[Any], targets: ArrayLike | Sequence[Any]
+    inputs: ArrayLike | Sequence[Any],
+    targets: ArrayLike | Sequence[Any],
+    *,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> Float[Array, "clients features"]:
     """Each client's least squares coefficients from its own samples.
 
-    **Arguments:** `inputs` [M, N, d] with N ≥ d, `targets` [M, N], float32 or float64.
+    **Arguments:** `inputs` [M, N, d] with N ≥ d, `targets` [M, N], float32 or float64. `counts` [M], integers from d
+    to N: client i's samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N.
 
     **Returns:** [M, d]. For a client whose inputs do not have full column rank finite, and one of many solutions.
+    NaN for a client whose count is traced and out of range.
 
     **Raises:** `ValueError` naming the argument (fewer samples than features: `local_ridge` takes them), and the
     client for non-finite values, outside a trace.
@@ -47,29 +51,39 @@ def local_least_squares(
     >>> local_least_squares(jnp.array([[[1.0], [1.0]]]), jnp.array([[2.0, 4.0]])).round(4).tolist()
     [[3.0]]
     """
-    inputs, targets = validate_linear(inputs, targets)
-    _, samples, features = inputs.shape
+    data = validate_linear(inputs, targets, counts=counts)
+    _, samples, features = data.inputs.shape
     if samples < features:
         expected = f"at least as many as features = {features} for least squares (use local_ridge)"
         raise _validate.fail("samples", expected, samples)
-    return _local_least_squares(inputs, targets)
+    if counts is not None:
+        check_counts(counts, data.targets.shape, features, "features = ")
+    return _local_least_squares(data)
 
 
 @jax.jit
-def _local_least_squares(inputs: Array, targets: Array) -> Array:
-    clients = LinearClients.of(inputs, targets)
-    return solve_positive(clients.full_gram(), clients.moment)
+def _local_least_squares(data: ClientData) -> Array:
+    clients, features = LinearClients.of(*data), data.inputs.shape[2]
+    estimates = solve_positive(clients.full_gram(), clients.moment)
+    return jnp.where(data.enough(features)[:, None], estimates, jnp.nan)
 
 
 def local_ridge(
-    inputs: ArrayLike | Sequence[Any], targets: ArrayLike | Sequence[Any], *, penalty: ScalarLike | None = None
+    inputs: ArrayLike | Sequence[Any],
+    targets: ArrayLike | Sequence[Any],
+    *,
+    penalty: ScalarLike | None = None,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> Float[Array, "clients features"]:
     """Each client's ridge estimate, (X_iᵀX_i/N + λI)⁻¹ X_iᵀy_i/N, with one penalty for all clients.
 
     **Arguments:** `inputs` [M, N, d], `targets` [M, N], float32 or float64; N < d is allowed. `penalty`: λ > 0; None
-    minimises the generalised cross-validation error pooled over clients.
+    minimises the generalised cross-validation error pooled over clients. `counts` [M], integers from 1 to N: client
+    i's samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. A λ that is given
+    is on each client's own scale, N_i for N. A λ that is found is on the scale of the mean count, as in
+    `truncated_ridge`: a client with more samples is shrunk less. Every sample weighs the same in its choice.
 
-    **Returns:** [M, d]; NaN for a traced penalty that is not positive and finite.
+    **Returns:** [M, d]; NaN for a traced penalty that is not positive and finite, or a traced count out of range.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 
@@ -82,18 +96,22 @@ def local_ridge(
     >>> local_ridge(jnp.array([[[1.0], [1.0]]]), jnp.array([[2.0, 4.0]]), penalty=0.5).round(4).tolist()
     [[2.0]]
     """
-    inputs, targets = validate_linear(inputs, targets)
+    data = validate_linear(inputs, targets, counts=counts)
     if penalty is not None:
         _validate.positive(penalty, "penalty")
-    estimates = _local_ridge(inputs, targets, penalty)
-    return jnp.where(_validate.traced_in_range(positive=[penalty]), estimates, jnp.nan)
+    return _local_ridge(data, penalty)
 
 
 @jax.jit
-def _local_ridge(inputs: Array, targets: Array, penalty: ScalarLike | None) -> Array:
-    targets, unit = in_units(targets)
-    spectra = Spectra.of(inputs, targets)
-    return unit * ridge(spectra, cross_validated(spectra) if penalty is None else jnp.asarray(penalty, inputs.dtype))
+def _local_ridge(data: ClientData, penalty: ScalarLike | None) -> Array:
+    in_range = _validate.traced_in_range(positive=[penalty], holds=[data.enough()])
+    data, unit = in_units(data)
+    spectra = Spectra.of(*data)
+    if penalty is None:
+        estimates = ridge(spectra, cross_validated(spectra))
+    else:
+        estimates = ridge_of_each(spectra, jnp.asarray(penalty, unit.dtype))
+    return jnp.where(in_range, unit * estimates, jnp.nan)
 
 
 def best_of_rank(truth: Float[Array, "clients features"], rank: int) -> Representation:
@@ -129,14 +147,17 @@ def alternating_least_squares(
     *,
     rounds: int = 300,
     truth: ArrayLike | Sequence[Any] | None = None,
+    counts: ArrayLike | Sequence[int] | None = None,
 ) -> Representation:
     """Centralised least squares over rank-k models, Σ_i ‖X_i B w_i − y_i‖², by exact alternation between B and w_i.
 
-    It is what `flute` and `fedrep` both descend to. It starts from the truncation of the clients' ridge estimates,
-    and no round raises the squared error.
+    It is what `flute` and `fedrep` both descend to where all clients have as many samples. It starts from the
+    truncation of the clients' ridge estimates, and no round raises the squared error.
 
     **Arguments:** `inputs` [M, N, d] and `targets` [M, N], float32 or float64, N ≥ k for heads that are unique.
     `rank` (static): k ≤ min(d, M). `rounds` (static). `truth` [M, d]: the true coefficients, for `errors`.
+    `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and what stands beyond them is
+    not looked at; None: all N. Every sample weighs the same, so a client weighs as much as it has samples.
 
     **Returns:** `Representation`; its basis is not orthonormal. The status is `converged` where a step of `fedrep`
     would hardly move B w_i, otherwise `max_steps_reached`.
@@ -155,17 +176,17 @@ def alternating_least_squares(
     >>> alternating_least_squares(problem.inputs, problem.targets, 2).basis.shape
     (10, 2)
     """
-    inputs, targets = validate_linear(inputs, targets, rank)
-    truth = validate_truth(truth, inputs)
+    data = validate_linear(inputs, targets, rank, counts)
+    truth = validate_truth(truth, data.inputs)
     _validate.at_least(rounds, "rounds", 1)
-    return _alternating(inputs, targets, truth, rank, rounds)
+    return _alternating(data, truth, rank, rounds)
 
 
 @partial(jax.jit, static_argnames=("rank", "rounds"))
-def _alternating(inputs: Array, targets: Array, truth: Array | None, rank: int, rounds: int) -> Representation:
-    clients = LinearClients.of(inputs, targets)
+def _alternating(data: ClientData, truth: Array | None, rank: int, rounds: int) -> Representation:
+    clients = LinearClients.of(*data).weighted(data.shares())
     table = clients.full_gram()
-    spectra = Spectra.of(inputs, targets)
+    spectra = Spectra.of(*data)
     basis, _ = truncate(ridge(spectra, cross_validated(spectra)), rank)
 
     def body(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array | None]:
@@ -178,7 +199,8 @@ def _alternating(inputs: Array, targets: Array, truth: Array | None, rank: int, 
     found = coefficients(basis, heads)
     down = jnp.matmul(clients.gradient(found).T, heads, precision=HIGHEST)
     stationary = is_stationary(clients, found, coefficients(down, heads))
-    status = worst(input_status(clients), Status.where(stationary, Status.converged, Status.max_steps_reached))
+    ended = Status.where(stationary, Status.converged, Status.max_steps_reached)
+    status = worst(argument_status(data.enough().all()), worst(input_status(clients), ended))
     return withheld(Representation(basis, heads, errors, status))
 
 

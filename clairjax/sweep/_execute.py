@@ -3,8 +3,9 @@
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax
@@ -93,19 +94,15 @@ class Executor(NamedTuple):
         blocks = {}
         chunks = chunks_of(missing, len(self.devices))
         last = time.perf_counter()
-        with ThreadPoolExecutor(_chunks_at_once(self.devices)) as pool:
+        with threads(_chunks_at_once(self.devices)) as pool:
             running = {pool.submit(self._chunk, compute, chunk): chunk for chunk in chunks}
-            try:
-                for future in as_completed(running):
-                    seconds, last = time.perf_counter() - last, time.perf_counter()
-                    chunk = running[future]
-                    for b, arrays in zip(chunk, future.result(), strict=True):
-                        blocks[b] = Block(arrays, seconds / len(chunk))
-                        self.store.write(name, b, blocks[b])
-                    self.bar.advance(self._count(chunk))
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # leaving the pool waits for what is in flight
-                raise
+            for future in as_completed(running):
+                seconds, last = time.perf_counter() - last, time.perf_counter()
+                chunk = running[future]
+                for b, arrays in zip(chunk, future.result(), strict=True):
+                    blocks[b] = Block(arrays, seconds / len(chunk))
+                    self.store.write(name, b, blocks[b])
+                self.bar.advance(self._count(chunk))
         return blocks
 
     def _chunk(self, compute: Compute, chunk: list[int]) -> list[Arrays]:
@@ -117,6 +114,23 @@ class Executor(NamedTuple):
             raise
         lanes = [slice(i * self.lane_width, (i + 1) * self.lane_width) for i in range(len(chunk))]
         return [{name: array[part] for name, array in arrays.items()} for part in lanes]
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[ThreadPoolExecutor]:
+    """On an error what has not begun is left out. An interruption does not wait for what is in flight, either.
+
+    The interpreter's end does, so that nothing is compiled or computed while it is taken down.
+    """
+    pool = ThreadPoolExecutor(number)
+    wait = True
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait, cancel_futures=True)
 
 
 def _timed(compile: Callable[[], Compute], spent: float) -> tuple[Compute, float]:

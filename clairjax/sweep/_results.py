@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool
 
+from ._files import replace_file
 from ._plan import Cell, cell_record
-from ._store import Arrays, replace_file
+from ._store import Arrays
 
 
 if TYPE_CHECKING:
@@ -110,11 +111,11 @@ class Results:
         replace_file(Path(path), lambda beside: dataset.to_netcdf(beside, engine="scipy"))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write one row a number: the cell, `replicate`, `failed`, `name`, `index` (as `1;0`) and `value`."""
+        """Write one row a number, in UTF-8: cell, `replicate`, `failed`, `name`, `index` (as `1;0`) and `value`."""
         fields = list(self._columns())
 
         def write(beside: Path) -> None:
-            with open(beside, "w", newline="") as file:
+            with open(beside, "w", newline="", encoding="utf-8") as file:
                 table = csv.writer(file)
                 table.writerow([*fields, "replicate", "failed", "name", "index", "value"])
                 for cell, arrays in self.arrays.items():

@@ -5,7 +5,6 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._validate import is_integer
-from ._execute import CellRun, Executor
+from ._execute import CellRun, Executor, threads
 from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key
 from ._progress import Progress, labels
 from ._results import Results
@@ -61,7 +60,9 @@ def run(
         most an eighth of `replicates`.
     - `out`: folder that receives `manifest.json` and each block of `lane_width` replicates when it is done.
         If it holds this sweep already, only what is missing is computed; cells and replicates may be added. A
-        block that is damaged or foreign is reported by a warning and computed again. One process a folder.
+        block that is damaged or foreign is reported by a warning and computed again. Of two sweeps that start
+        in one folder at once, one gets it and the other is refused. Several processes may run one sweep there:
+        each computes what it finds missing, to the same bits.
     - `arguments`: JSON values to record in the manifest, and to be equal when the sweep goes on: what
         `replicate` closes over.
     - `progress`: show the cell and its phase, on a terminal by a bar, elsewhere (and without the extra
@@ -98,32 +99,27 @@ def run(
     _check(key, replicates, lane_width, devices)
     store = Store(out)
     programs = {cell: trace(replicate, key, cell) for cell in cells}
-    recorded = store.manifest.get("arguments", {}).get("lane_width")
-    if lane_width is None:
-        largest = max(program.bytes_per_replicate for program in programs.values())
-        lane_width = recorded or default_lane_width(largest, replicates, devices[0].platform)
-    store.claim(
-        _arguments(key, lane_width, arguments, devices[0]),
-        {cell_id(cell): _entry(cell, program) for cell, program in programs.items()},
-    )
+    largest = max(program.bytes_per_replicate for program in programs.values())
+    default = default_lane_width(largest, replicates, devices[0].platform)
+    entries = {cell_id(cell): _entry(cell, program) for cell, program in programs.items()}
+    circumstances = _circumstances(replicate, replicates, devices)
+    claimed = False
+    while not claimed:  # again where another process came first, then to its manifest
+        width = lane_width or store.lane_width or default
+        claimed = store.claim(_arguments(key, width, arguments, devices[0]), entries, circumstances)
     before = store.manifest.get("wall_seconds", 0.0)
-    store.manifest |= _circumstances(replicate, replicates, devices)
     finished: dict[Cell, CellRun] = {}
     status = "failed"
     try:
-        store.write_manifest()
         with Progress(len(cells) * replicates, progress) as bar:
             bar.show("prepare")
-            executor = Executor(key, replicates, lane_width, devices, store, bar, labels(cells))
+            executor = Executor(key, replicates, width, devices, store, bar, labels(cells))
             # Programs are compiled side by side and ahead of the cell that runs: compiling is most of a short sweep.
-            compilers = ThreadPoolExecutor(os.cpu_count())
-            try:
+            with threads(os.cpu_count()) as compilers:
                 prepared = [executor.prepare(cell, program, compilers) for cell, program in programs.items()]
                 for one in prepared:
                     finished[one.cell] = executor.run(one)
                     store.write_manifest()
-            finally:
-                compilers.shutdown(cancel_futures=True)
         status = "complete"
     except KeyboardInterrupt:
         status = "interrupted"

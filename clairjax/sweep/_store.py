@@ -7,15 +7,16 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from ._files import create_file, locked, replace_file
 
 
 FORMAT = "clairjax sweep 1"
@@ -23,35 +24,13 @@ _HEADER = "__block__"
 NAMES_NEVER = ("file", "allow_pickle", _HEADER)  # `np.savez` takes its arrays as keywords, beside its own
 
 Arrays = dict[str, np.ndarray]
+Cells = Mapping[str, Mapping[str, Any]]
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 class Block(NamedTuple):
     arrays: Arrays
     seconds: float
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file in the same folder, flush it to the disk and rename it to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    beside = Path(name)
-    try:
-        write(beside)
-        with open(beside, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)  # mkstemp makes it private
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _fault(manifest: Any) -> str | None:
@@ -77,6 +56,10 @@ def _fault(manifest: Any) -> str | None:
     return None
 
 
+def _text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=1) + "\n"
+
+
 class Store:
     """`out=None` keeps nothing and finds nothing."""
 
@@ -84,6 +67,7 @@ class Store:
         if out is not None and not os.fspath(out):  # `Path("")` is the current folder
             raise ValueError(f"out: must be a folder, got {out!r}.")
         self.folder = None if out is None else Path(out)
+        self._ours: tuple[str, ...] = ()  # the cells that are asked for
         self.manifest = self._read_manifest()
 
     def create(self) -> None:
@@ -91,12 +75,16 @@ class Store:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def lane_width(self) -> int | None:
+        return self.manifest.get("arguments", {}).get("lane_width")
+
     def _read_manifest(self) -> dict[str, Any]:
-        if self.folder is None or not (path := self.folder / "manifest.json").exists():
+        if self.folder is None or not os.path.lexists(path := self.folder / "manifest.json"):
             return {}
         try:
-            manifest = json.loads(path.read_text())
-        except (ValueError, RecursionError, IsADirectoryError):
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError, FileNotFoundError, IsADirectoryError):  # a link to nothing, a folder
             fault: str | None = "must be JSON"
         else:
             fault = _fault(manifest)
@@ -107,15 +95,18 @@ class Store:
             )
         return manifest
 
-    def claim(self, arguments: Mapping[str, Any], cells: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take the folder for these arguments and the cells' programs, or say what differs from its own."""
-        stored = self.manifest.get("arguments", {})
+    def refuse_another(self, arguments: Mapping[str, Any], cells: Cells) -> None:
+        """Say what differs if the folder has a manifest with other arguments or other programs of the same cells."""
+        self._compare(self.manifest, arguments, cells)
+
+    def _compare(self, manifest: Mapping[str, Any], arguments: Mapping[str, Any], cells: Cells) -> None:
+        stored = manifest.get("arguments", {})
         differ = [
-            f"{name} must be {json.dumps(stored.get(name))}, got {json.dumps(arguments.get(name))}"
-            for name in sorted({*arguments, *stored} if stored else ())
-            if stored.get(name) != arguments.get(name)
+            f"{name} must be {json.dumps(stored.get(name))}, got {json.dumps(value)}"
+            for name, value in sorted(arguments.items() if stored else ())
+            if stored.get(name) != value
         ]
-        for name, entry in self.manifest.get("cells", {}).items():
+        for name, entry in manifest.get("cells", {}).items():
             if name in cells and cells[name]["program"] != entry["program"]:
                 differ.append(
                     f"the replicate function computes something else in cell {json.dumps(entry['fields'])} "
@@ -126,14 +117,46 @@ class Store:
                 f"out: {self.folder} holds another sweep: {'; '.join(differ)}. "
                 "Repeat those arguments, or choose a new folder."
             )
+
+    def claim(self, arguments: Mapping[str, Any], cells: Cells, circumstances: Mapping[str, Any]) -> bool:
+        """Take the folder for these arguments and the cells' programs, or say what differs from its own.
+
+        False: another process has just taken it. Its manifest is read, and the claim can be made again.
+        """
+        unasked = dict.fromkeys(self.manifest.get("arguments", {}))
+        self.refuse_another(unasked | dict(arguments), cells)
+        self._ours = tuple(cells)
         known = self.manifest.get("cells", {})
         merged = known | {name: known.get(name, {}) | dict(entry) for name, entry in cells.items()}
-        self.manifest = self.manifest | {"format": FORMAT, "arguments": dict(arguments), "cells": merged}
+        taken = bool(self.manifest)
+        self.manifest |= {"format": FORMAT, "arguments": dict(arguments), "cells": merged, **circumstances}
+        if taken or self.folder is None:
+            self.write_manifest()
+        elif not create_file(self.folder / "manifest.json", _text(self.manifest)):
+            self.manifest = self._read_manifest()
+            return False
+        return True
 
     def write_manifest(self) -> None:
-        if self.folder is not None:
-            text = json.dumps(self.manifest, indent=1) + "\n"
-            replace_file(self.folder / "manifest.json", lambda path: path.write_text(text))
+        """Write what is known now, and leave what other processes wrote of other cells of this sweep."""
+        if self.folder is None:
+            return
+        self.create()
+        ours = {name: self.manifest["cells"][name] for name in self._ours}
+        with locked(self.folder):
+            while not self._updated(self.folder / "manifest.json", ours):
+                pass  # it had been deleted, and another process has just written one
+
+    def _updated(self, path: Path, ours: Cells) -> bool:
+        there = self._read_manifest()
+        self._compare(there, self.manifest["arguments"], ours)
+        cells = there.get("cells", {})
+        merged = cells | {name: cells.get(name, {}) | dict(entry) for name, entry in ours.items()}
+        text = _text({**there, **self.manifest, "cells": merged})
+        if not there:
+            return create_file(path, text)
+        replace_file(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+        return True
 
     def _path(self, cell: str, block: int) -> Path:
         assert self.folder is not None

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from clairjax.experiments._table import Estimate, Table, mean, ratio
+from clairjax.experiments._table import Estimate, Table, band, mean, new_figure, ratio
 
 
 def test_an_estimate_shows_its_standard_error():
@@ -24,6 +24,17 @@ def test_ratio_has_the_error_of_paired_replicates(key):
     spread = np.std([estimate.value for estimate in found])
     assert np.mean([estimate.error for estimate in found]) == pytest.approx(spread, rel=0.1)
     assert np.mean([estimate.value for estimate in found]) == pytest.approx(2, abs=1e-3)
+
+
+def test_a_band_is_as_wide_as_the_standard_errors_of_a_table():
+    values = np.array([[1.0, 2.0], [2.0, 5.0], [4.0, 3.0]])
+    _, (axis,) = new_figure(1)
+    band(axis, np.arange(2), values, "")
+    (path,) = axis.collections[0].get_paths()
+    for x, column in enumerate(values.T):
+        heights = path.vertices[path.vertices[:, 0] == x, 1]
+        centre, error = mean(column)
+        assert (heights.min(), heights.max()) == pytest.approx((centre - error, centre + error))
 
 
 TABLE = Table("Errors", ("K", "‖P‖ | Q"), (("5", "1.0"), ("10", "2.0")), ("A note.",), rules=(1,))

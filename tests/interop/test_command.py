@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 from typer.testing import CliRunner
 
-from clairjax import cli
+from clairjax.cli import _app as cli
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def invoke():
 
 
 def test_it_reports_and_writes(invoke, tmp_path):
-    clients = write_all(tmp_path / "in")
+    """A client has the name that it is given, and a fault of its own."""
+    folders = write_all(tmp_path / "in")
+    clients = [*folders[:-1], f"last={folders[-1]}", tmp_path / "nowhere"]
     dry = invoke(*clients, "--dry-run")
     assert dry.exit_code == 0, dry.output
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -36,6 +38,7 @@ def test_it_reports_and_writes(invoke, tmp_path):
         "3",
     ]
     assert rows["layers.0.attn.q"][:3] == ["1", "client3", "(0%)"]
+    assert rows["last"][0] == "member" and rows["nowhere"][:4] == ["unusable", "(client", "nowhere", "must"]
     assert "refined rank" not in dry.stdout and "largest error" not in dry.stdout
 
     done = invoke(*clients, "--out", tmp_path / "out", "--rank", 6)
@@ -48,6 +51,7 @@ def test_it_reports_and_writes(invoke, tmp_path):
     assert {module["refined_rank"] for module in report["modules"].values()} == {6}
     again = invoke(*clients, "--out", tmp_path / "out")
     assert again.exit_code == 2 and "pass force, --force, to replace an earlier result" in again.stderr
+    assert (tmp_path / "out" / "last" / "adapter_config.json").is_file()
     assert invoke(*clients, "--out", tmp_path / "out", "--force", "--rank", 6).exit_code == 0
 
 
@@ -57,7 +61,7 @@ def test_brackets_in_names_are_printed(capsys):
     module = {"shared_rank": 1, "status": "converged: all is well", "refined_rank": None, "clients": both}
     verdict = {"verdict": "contaminated", "reason": "[/]", "voted_out": ["q"], "modules": 1, "reach": None}
     content = {"modules": {"layers[bold].q": module}, "clients": {"[red]": verdict}}
-    Console(width=160).print(*cli._refine_tables(content))
+    Console(width=160).print(*cli.refine_tables(content))
     printed = capsys.readouterr().out
     for name in ("layers[bold].q", "[red] (0%)", "contaminated ([/])"):
         assert name in printed
@@ -85,7 +89,7 @@ def test_a_module_without_a_majority_votes_nobody_out(capsys):
         "refined_rank": None,
         "clients": {"one": client, "two": client},
     }
-    Console(width=160).print(*cli._refine_tables({"modules": {"q": module}, "clients": {}}))
+    Console(width=160).print(*cli.refine_tables({"modules": {"q": module}, "clients": {}}))
     printed = capsys.readouterr().out
     assert "No majority" in printed and "one" not in printed
 
@@ -103,10 +107,34 @@ def test_a_full_disk_is_told_without_a_traceback(invoke, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+def test_what_appears_in_out_meanwhile_stays_and_the_result_is_kept(invoke, tmp_path, monkeypatch):
+    def appear(*_):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.txt").write_text("the only copy")
+
+    monkeypatch.setattr("clairjax.interop._save.heat_map", appear)
+    done = invoke(*write_all(tmp_path / "in"), "--out", tmp_path / "out")
+    (kept,) = tmp_path.glob("out.*.kept")
+    said = done.stderr.splitlines()[-1]
+    assert done.exit_code == 2 and said.startswith("Error: out must be a new or empty folder") and f"{kept}." in said
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"] and (kept / "report.json").exists()
+
+
 def test_a_bad_folder_is_refused_with_a_reason(invoke, tmp_path):
-    done = invoke(write(tmp_path, 0), write(tmp_path, 1), tmp_path / "nowhere", "--dry-run")
-    assert done.exit_code == 2
-    assert "Error: client nowhere must be a folder with a PEFT adapter" in done.stderr
+    three = [write(tmp_path, 0), write(tmp_path, 1), tmp_path / "nowhere"]
+    said = "client nowhere must be a folder with a PEFT adapter, got "
+    few = invoke(*three, "--dry-run")
+    assert few.exit_code == 2 and f"Error: at least 3 clients must be usable, got 2 ({said}" in few.stderr
+    done = invoke(*three, write(tmp_path, 2), "--dry-run", "--strict")
+    assert done.exit_code == 2 and f"Error: {said}" in done.stderr
+
+
+def test_base_models_are_said_to_be_the_same(invoke, tmp_path):
+    """Two as common are refused otherwise; so is, after that, a rank."""
+    both = [write(tmp_path, k, config={"base_model_name_or_path": "ab"[k % 2]}) for k in range(4)]
+    assert "base models must be the same, got a (client0) and b (client1)" in invoke(*both, "--dry-run").stderr
+    done = invoke(*both, "--dry-run", "--same-base", "--rank", 20_000)
+    assert done.exit_code == 2 and "Error: rank must be at most 14" in done.stderr
 
 
 def test_no_name_is_not_the_current_folder(invoke, tmp_path, monkeypatch):

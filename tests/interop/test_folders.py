@@ -143,7 +143,7 @@ def test_a_type_that_numpy_has_not_is_refused_by_name(tmp_path):
     spec = TensorSpec(dtype="float4_e2m1fn_x2", shape=bits.shape, data_ptr=bits.ctypes.data, data_len=bits.nbytes)
     serialize_file({"base_model.model.head.weight": spec}, inputs[1] / "adapter_model.safetensors")
     with pytest.raises(ValueError, match=r"^client client1: base_model\.model\.head\.weight must be .* got F4\.$"):
-        cj.adapters.load(inputs)
+        cj.adapters.load(inputs, strict=True)
 
 
 def test_a_module_with_two_members_is_refined_and_one_without_any_says_so(written, tmp_path):
@@ -338,6 +338,13 @@ BAD_FOLDERS = {
         _store(up=lambda key, value: {key.replace("mlp", "..mlp"): value}),
         "module names must be words between dots",
     ),
+    **{
+        f"a name that starts {what}": (
+            _store(up=lambda key, value, new=new: {key.replace("base_model.model.", new): value}),
+            f"tensors must be named base_model.model.…, got '{new}layers.0.mlp.up.lora_B.weight': save the PEFT model",
+        )
+        for what, new in {"with a wrapper's": "module.base_model.model.", "as the base model's": "model."}.items()
+    },
     "unknown tensor": (_store(up=lambda key, value: {key.replace("lora_B", "lora_M"): value}), "tensors must be"),
     "other rank": (
         _store(up=lambda key, value: {key: value[:, :5].copy()}),
@@ -359,8 +366,14 @@ def test_a_bad_folder_is_refused_with_the_client_and_the_reason(fault, tmp_path)
     inputs = [write(tmp_path, 0), write(tmp_path, 1), write(tmp_path, 2)]
     spoil(inputs[1])
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
-        cj.adapters.load(inputs)
+        cj.adapters.load(inputs, strict=True)
     assert "client1" in str(refused.value)
+    with pytest.raises(ValueError, match=r"^at least 3 clients must be usable, got 2 \(") as too_few:
+        cj.adapters.load(inputs)
+    assert f"({refused.value})." in str(too_few.value)
+    clients = cj.adapters.load([*inputs, write(tmp_path, 3)]).clients
+    assert clients["client1"].fault == str(refused.value) and not clients["client1"].modules
+    assert all(set(clients[f"client{k}"].modules) == set(MODULES) for k in (0, 2, 3))
 
 
 def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
@@ -371,16 +384,16 @@ def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
     with pytest.raises(ValueError, match="client folders must differ"):
         cj.adapters.load([one, two, tmp_path / "link"])
     with pytest.raises(ValueError, match=r"^client nowhere must be a folder .*/nowhere, which does not exist\.$"):
-        cj.adapters.load([one, two, tmp_path / "nowhere"])
+        cj.adapters.load([one, two, tmp_path / "nowhere"], strict=True)
     with pytest.raises(ValueError, match=r"^client adapter_config.json must be a folder .*, got the file .*\.json\.$"):
-        cj.adapters.load([one, two, three / "adapter_config.json"])
+        cj.adapters.load([one, two, three / "adapter_config.json"], strict=True)
     with pytest.raises(ValueError, match=r"^client folders must be paths, got ''\.$"):
         cj.adapters.load([one, two, ""])
     other = write(tmp_path, 4, config={"base_model_name_or_path": "elsewhere"})
     with pytest.raises(
         ValueError, match=r"^base models must be the same, got base \(client0\) and elsewhere \(client4\)\.$"
     ):
-        cj.adapters.load([one, two, three, other])
+        cj.adapters.load([one, two, three, other], strict=True)
 
 
 @pytest.mark.parametrize(
@@ -400,12 +413,12 @@ def test_bad_arguments(written, arguments, message):
 
 def test_refining_writes_nothing_and_compiles_once_a_shape(tmp_path):
     inputs = write_all(tmp_path / "in", bad=())
-    from clairjax.alignment import _clair
+    from clairjax.alignment import _elect
 
-    _clair._clair.clear_cache()
+    _elect._elect.clear_cache()
 
     cj.adapters.refine(cj.adapters.load(inputs))
-    assert _clair._clair._cache_size() == len(set(MODULES.values()))
+    assert _elect._elect._cache_size() == len(set(MODULES.values()))
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

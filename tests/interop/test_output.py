@@ -104,7 +104,7 @@ def test_folders_are_a_list_of_paths_that_lead_somewhere(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path in (tmp_path / "loop", "a\0b"):
         with pytest.raises(ValueError, match=r"^client folders must be paths that lead somewhere, got "):
-            cj.adapters.load([*write_all(tmp_path / str(path == "a\0b"), count=3), path])
+            cj.adapters.load([*write_all(tmp_path / str(path == "a\0b"), count=3), path], strict=True)
 
 
 @pytest.mark.parametrize("name", ["report.json", "report.png", "Report.PNG", ".parts", ".hidden", "new\nline"])

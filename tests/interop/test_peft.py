@@ -228,4 +228,4 @@ def test_a_variant_whose_update_is_another_is_refused_by_name(field, tmp_path):
             tmp_path / f"{client}"
         )
     with pytest.raises(ValueError, match=rf"^client 1: {field} must "):
-        cj.adapters.load([tmp_path / f"{client}" for client in range(3)])
+        cj.adapters.load([tmp_path / f"{client}" for client in range(3)], strict=True)

@@ -11,7 +11,7 @@ pytest.importorskip("safetensors")
 from folders import write
 
 import clairjax as cj
-from clairjax.interop._config import read_settings
+from clairjax.interop._config import read_settings, refined_fields
 
 
 BASIS = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": 6, "lora_alpha": 12}
@@ -114,6 +114,18 @@ def test_json_must_hold_an_object(text, refused):
     assert "adapter_config.json must hold an object, got " in refused(text)
 
 
+def test_an_option_that_is_off_is_carried_whatever_it_is(tmp_path):
+    """As fields of the first PEFT, which have no meaning any more, and of later ones that are not used."""
+    off = {"enable_lora": None, "merge_weights": False, "of_a_later_peft": None}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(BASIS | off))
+    assert refined_fields(read_settings(tmp_path, "one"), {"q": 6}, {"q": 1.0}).items() >= off.items()
+
+
+@pytest.mark.parametrize("value", [0, "", [], {}, "false", True])
+def test_any_other_value_of_an_unknown_field_is_refused(value, refused):
+    assert "must have known fields only" in refused(json.dumps(BASIS | {"novelty": value}))
+
+
 @pytest.mark.parametrize("name", ["bias", "revision", "r", "use_dora", "lora_alpha", "novelty", "rank_pattern"])
 def test_modules_may_be_named_like_fields(name, tmp_path):
     patterns = {"rank_pattern": {name: 4}, "alpha_pattern": {name: 2.5}}
@@ -129,4 +141,4 @@ def test_the_client_is_named_among_the_others(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"r": 6.7}))
     message = "client client1: r must be a positive integer, got 6.7."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        cj.adapters.load(inputs)
+        cj.adapters.load(inputs, strict=True)

@@ -30,8 +30,13 @@ CASES = {
     "power_step": (kernels.power_step, [(5, 5), (5, 2)]),
     "clip_by_norm": (kernels.clip_by_norm, [(6,), ()]),
     "clip_by_norm, tree": (lambda a, b, c: kernels.clip_by_norm({"a": a, "b": [b]}, c), [(2, 3), (4,), ()]),
+    "normalize": (kernels.normalize, [(6,)]),
     "gaussian_mechanism": (
         lambda v, c, s: kernels.gaussian_mechanism(v, c, s, normaliser=7.0, key=jax.random.key(3)),
+        [(5, 2, 3), (), ()],
+    ),
+    "grid_gaussian_mechanism": (
+        lambda v, c, s: kernels.grid_gaussian_mechanism(v, c, s, normaliser=7.0, key=jax.random.key(3)),
         [(5, 2, 3), (), ()],
     ),
 }

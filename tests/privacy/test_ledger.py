@@ -119,7 +119,10 @@ class TestReport:
         epsilon = ledger.epsilon(delta=DELTA, adjacency=ADD)
         first, neighbours, *rest = text.splitlines()
         assert first == f"epsilon = {epsilon:.4g} at delta = 1e-05 for one user under {ADD} (pld)."
-        assert neighbours == "Neighbours: one user more or fewer (the clipped sum moves by the clip norm)."
+        assert neighbours == (
+            "Neighbours: one user more or fewer, by zero-out: the user's updates are there or are zero (the clipped "
+            "sum moves by the clip norm)."
+        )
         alone = [Ledger((event,)).epsilon(delta=DELTA, adjacency=ADD) for event in ledger.events]
         everyone, sometimes = (
             "every user in every round (q = 1)",
@@ -133,6 +136,23 @@ class TestReport:
         ]
         for uncovered in ("hyper-parameters", "clip norm", "best round", "heads"):
             assert uncovered in text.split("Not covered:")[1]
+
+    @both
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("number of users", "public", "same for both neighbours"),  # zero-out: n does not move
+            ("key", "guess", "secret", "new for each run", "system's entropy", "privacy.secret_key", "used once"),
+            ("floating point", "real numbers", "low-order bits", "unless", "kernels.grid_gaussian_mechanism"),
+        ],
+    )
+    def test_what_the_number_rests_on_is_said_beside_it(self, adjacency, words):
+        """In one line each."""
+        lines = Ledger((ROUNDS,)).report(delta=DELTA, adjacency=adjacency).split("Not covered:")[1].splitlines()
+        assert any(all(word in line for word in words) for line in lines)
+
+    def test_a_sum_of_ledgers_is_for_independent_keys(self):
+        assert all("independent keys" in " ".join(text.__doc__.split()) for text in (Ledger, Ledger.__add__))
 
     def test_a_start_that_is_not_recorded_is_not_covered(self):
         recorded, silent = (Ledger(events).report(delta=DELTA) for events in ((START, ROUNDS), (ROUNDS,)))

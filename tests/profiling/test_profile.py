@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -141,3 +142,32 @@ def test_trace_opens_and_holds_the_function_and_its_scope(tmp_path):
     with gzip.open(next(written.parent.glob("perfetto_trace.json.gz"))) as file:
         names = {event.get("name") for event in json.load(file)["traceEvents"]}
     assert "product" in names
+
+
+def test_a_trace_that_cannot_be_written_is_an_os_error_and_leaves_no_part_of_it(tmp_path, monkeypatch):
+    """XLA writes a part, and says in its own way that the disk is full."""
+
+    def start(folder, **_):
+        part = Path(folder) / "plugins" / "profile" / "now"
+        part.mkdir(parents=True)
+        (part / "half.xplane.pb").touch()
+
+    def stop():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: No space left on device")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", start)
+    monkeypatch.setattr(jax.profiler, "stop_trace", stop)
+    with pytest.raises(OSError, match="trace: RESOURCE_EXHAUSTED: No space left on device"):
+        profile(product, jnp.ones((8, 8)), repeats=1, trace=tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["plugins", "profile"]
+
+
+def test_traces_of_the_same_second_are_both_kept(tmp_path):
+    for content in ("first", "second", "third"):
+        run = tmp_path / "beside"
+        run.mkdir()
+        (run / "trace").write_text(content)
+        _profile._move(run, tmp_path / "run")
+    assert sorted(path.read_text() for path in tmp_path.glob("run*/trace")) == ["first", "second", "third"]
+    with pytest.raises(FileNotFoundError):
+        _profile._move(tmp_path / "nothing", tmp_path / "run4")

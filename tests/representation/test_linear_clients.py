@@ -12,14 +12,8 @@ import reference_numpy as reference
 
 from clairjax import Status
 from clairjax.representation import LinearClients, Representation
-from clairjax.representation._linear import (
-    input_status,
-    least_squares_heads,
-    mean_distance,
-    solve_positive,
-    validate_linear,
-    validate_truth,
-)
+from clairjax.representation._data import validate_linear, validate_truth
+from clairjax.representation._linear import input_status, least_squares_heads, mean_distance, solve_positive
 
 
 CLIENTS, FEATURES, RANK = 5, 6, 3
@@ -233,7 +227,7 @@ def test_bad_data_is_refused(case):
 
 
 def test_lists_are_data():
-    inputs, targets = validate_linear([[[1.0, 2.0]], [[3.0, 4.0]]], [[1.0], [2.0]], 2)
+    inputs, targets, _ = validate_linear([[[1.0, 2.0]], [[3.0, 4.0]]], [[1.0], [2.0]], 2)
     assert inputs.shape == (2, 1, 2) and targets.shape == (2, 1)
 
 

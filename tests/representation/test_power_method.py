@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from clairjax import Status
 from clairjax.data import SharedSubspace
 from clairjax.kernels import orthonormalize
+from clairjax.privacy import Ledger
 from clairjax.representation import PrivatePowerMethod, private_power_method
 from clairjax.representation._power_method import moment_images, select_candidate
 from clairjax.subspaces import projector, subspace_distance
@@ -29,7 +31,7 @@ def test_images_are_those_of_the_second_moments(problem, rng):
     basis = rng.standard_normal((FEATURES, RANK))
     expected = moments(problem) @ basis
     np.testing.assert_allclose(
-        moment_images(problem.inputs, problem.targets, jnp.asarray(basis)), expected, rtol=1e-12
+        moment_images(problem.inputs, problem.targets, None, jnp.asarray(basis)), expected, rtol=1e-12
     )
 
 
@@ -38,7 +40,7 @@ def test_without_noise_it_ends_at_the_leading_eigenvectors(key, problem):
         problem.inputs, problem.targets, RANK, key=key, steps=300, noise_multiplier=0.0, clip_norm=1e6
     )
     _, vectors = np.linalg.eigh(moments(problem).mean(0))
-    np.testing.assert_allclose(projector(found), projector(jnp.asarray(vectors[:, -RANK:])), atol=1e-10)
+    np.testing.assert_allclose(projector(found.basis), projector(jnp.asarray(vectors[:, -RANK:])), atol=1e-10)
 
 
 def test_the_moments_tend_to_what_the_analysis_says(key):
@@ -55,7 +57,7 @@ def test_one_client_moves_the_mean_by_at_most_two_clip_norms(key, problem):
     options = {"key": key, "steps": 1, "noise_multiplier": 0.0, "clip_norm": 0.5}
     wild = problem.targets.at[7].set(1e8)
     before, after = (
-        private_power_method(problem.inputs, targets, RANK, **options) for targets in (problem.targets, wild)
+        private_power_method(problem.inputs, targets, RANK, **options).basis for targets in (problem.targets, wild)
     )
     assert (
         subspace_distance(before, after) < 2 * 0.5 / CLIENTS / 0.1
@@ -84,9 +86,13 @@ def test_trials_differ_and_their_order_does_not_matter(key, rng):
     np.testing.assert_array_equal(select_candidate(candidates[:1]), candidates[0])
 
 
-def test_every_step_of_every_trial_is_spent():
+def test_every_step_of_every_trial_is_spent(key, problem):
     event = PrivatePowerMethod(steps=4, noise_multiplier=3.0, clip_norm=1.0, trials=5).event(CLIENTS)
     assert (event.rounds, event.noise_multiplier, event.clients) == (20, 3.0, CLIENTS)
+    options = {"steps": 2, "noise_multiplier": 3.0, "clip_norm": 1.0, "trials": 2}
+    found = private_power_method(problem.inputs, problem.targets, RANK, key=key, **options)
+    assert found.status == Status.converged
+    assert found.privacy == Ledger((PrivatePowerMethod(**options).event(CLIENTS),))
 
 
 @pytest.mark.parametrize(
@@ -106,24 +112,33 @@ def test_bad_settings_are_named(key, problem, options, message):
     assert str(error.value) == message
 
 
-def test_a_traced_setting_out_of_range_leaves_no_numbers(key, problem):
+def test_a_traced_setting_out_of_range_is_a_status_and_no_numbers(key, problem):
     options = {"key": key, "steps": 2, "trials": 2}
     solve = jax.jit(
         lambda noise, clip: private_power_method(
             problem.inputs, problem.targets, RANK, noise_multiplier=noise, clip_norm=clip, **options
         )
     )
-    assert jnp.isfinite(solve(0.0, 1.0)).all()
+    assert solve(0.0, 1.0).status == Status.converged
     for wrong in ((-1.0, 1.0), (np.nan, 1.0), (1.0, 0.0), (1.0, -1.0), (1.0, np.inf)):
-        assert jnp.isnan(solve(*wrong)).all()
+        found = solve(*wrong)
+        assert found.status == Status.invalid_argument and jnp.isnan(found.basis).all()
+
+
+def test_a_client_with_nan_counts_as_zero_and_is_reported(key, problem):
+    options = {"steps": 2, "noise_multiplier": 1.0, "clip_norm": 1.0, "trials": 2}
+    solve = jax.jit(lambda inputs: private_power_method(inputs, problem.targets, RANK, key=key, **options))
+    found, silent = solve(problem.inputs.at[3].set(jnp.nan)), solve(problem.inputs.at[3].set(0))
+    assert found.status == Status.nonfinite_input
+    np.testing.assert_allclose(found.basis, silent.basis, atol=1e-12)
 
 
 def test_it_keeps_the_dtype_under_jit_and_draws_fresh_subsets(key, dtype):
     problem = SharedSubspace(CLIENTS, SAMPLES, FEATURES, RANK).generate(key=key, dtype=dtype)
     options = {"steps": 3, "noise_multiplier": 0.0, "clip_norm": 1e6, "trials": 2}
     solve = jax.jit(
-        lambda key, size: private_power_method(
-            problem.inputs, problem.targets, RANK, key=key, batch_size=size, **options
+        lambda key, size: (
+            private_power_method(problem.inputs, problem.targets, RANK, key=key, batch_size=size, **options).basis
         ),
         static_argnums=1,
     )

@@ -1,6 +1,6 @@
 """A replicate function with the parts of the real ones, and a sweep of it for a process to run.
 
-    python sweep_cases.py OUT REPLICATES LANE_WIDTH
+    python sweep_cases.py OUT REPLICATES LANE_WIDTH SEED
 
 prints one JSON object: the SHA-256 of each output of each cell.
 """
@@ -62,6 +62,7 @@ def digest(results):
 
 
 if __name__ == "__main__":
-    out, replicates, lane_width = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    results = sweep.run(replicate, CELLS, key=jax.random.key(7), replicates=replicates, lane_width=lane_width, out=out)
+    out, (replicates, lane_width, seed) = sys.argv[1], map(int, sys.argv[2:])
+    key = jax.random.key(seed)
+    results = sweep.run(replicate, CELLS, key=key, replicates=replicates, lane_width=lane_width, out=out)
     print(json.dumps(digest(results)))

@@ -29,7 +29,7 @@ def start(tmp_path_factory):
     return functools.partial(_start, cache)
 
 
-def _start(cache, out, *, devices=1, lane_width=LANE_WIDTH):
+def _start(cache, out, *, devices=1, lane_width=LANE_WIDTH, seed=7):
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -42,7 +42,7 @@ def _start(cache, out, *, devices=1, lane_width=LANE_WIDTH):
     }
     command = [sys.executable, str(Path(__file__).with_name("sweep_cases.py"))]
     return subprocess.Popen(
-        [*command, str(out), str(REPLICATES), str(lane_width)],
+        [*command, str(out), str(REPLICATES), str(lane_width), str(seed)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -117,6 +117,25 @@ def test_another_lane_width_changes_last_digits_only(tmp_path, start, unbroken):
         else:
             scale = np.abs(values).max(axis=tuple(range(1, values.ndim)), keepdims=True)
             assert (np.abs(other[cell, name] - values) / scale).max() < 1e-10, name
+
+
+def test_of_processes_that_start_together_one_sweep_has_the_folder(tmp_path, start, unbroken):
+    """The other is refused; the same may go on side by side."""
+    processes = [(seed, start(tmp_path / "new", seed=seed)) for seed in (7, 8, 7)]
+    while not (tmp_path / "new" / "manifest.json").exists():
+        time.sleep(0.001)
+    first = json.loads((tmp_path / "new" / "manifest.json").read_text())["arguments"]["key"]["data"][1]
+    for seed, process in processes:
+        if seed == first:
+            assert finish(process) == unbroken[1] or seed == 8
+        else:
+            error = process.communicate(timeout=120)[1].splitlines()[-1]
+            assert process.returncode == 1 and error.startswith(f"ValueError: out: {tmp_path / 'new'} holds another")
+    manifest = json.loads((tmp_path / "new" / "manifest.json").read_text())
+    assert manifest["arguments"]["key"]["data"] == [0, first] and manifest["status"] == "complete"
+    found, same = stored(tmp_path / "new"), stored(unbroken[0])
+    assert len(blocks(tmp_path / "new")) == BLOCKS
+    assert all(np.array_equal(found[name], same[name]) for name in found) == (first == 7)
 
 
 def test_import_brings_in_no_extra():

@@ -1,31 +1,23 @@
-"""The command line: parses, calls, prints."""
+"""The commands: each parses, calls, prints."""
 
 import enum
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
-from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import jax
+import typer
+from rich.console import Console
+from rich.table import Table
 
-_EXTRA = ("matplotlib", "rich", "scipy", "typer", "xarray")
-if _missing := [name for name in _EXTRA if find_spec(name) is None]:
-    sys.exit(f"The command line needs {', '.join(_missing)}: pip install 'clairjax[experiments]'")
-
-import jax  # noqa: E402
-import typer  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-from rich.text import Text  # noqa: E402
-
-from . import __version__  # noqa: E402
-from . import interop as adapters  # noqa: E402
-from .experiments import EXPERIMENTS, Experiment  # noqa: E402
-from .profiling import profile as measure  # noqa: E402
-from .sweep._progress import Progress  # noqa: E402
+from .. import __version__
+from .. import interop as adapters
+from ..experiments import EXPERIMENTS, Experiment
+from ..profiling import profile as measure
+from ..sweep._progress import Progress
+from ._ending import in_order, tell
+from ._tables import advice, refine_tables
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -35,12 +27,6 @@ Preset = enum.StrEnum("Preset", ["smoke", "laptop", "paper"])
 Precision = enum.StrEnum("Precision", ["float32", "float64"])
 Shared = enum.StrEnum("Shared", ["rows", "columns"])
 REFUSED = 2  # the exit status where what was asked for is at fault, as typer's own
-
-
-def main() -> None:
-    # LAPACK's threads spin beside XLA's and can slow small problems manyfold; read at the first call to it.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    app()
 
 
 def _version(wanted: bool) -> bool:
@@ -94,6 +80,7 @@ Changes = Annotated[
 
 
 @app.command("list")
+@in_order()
 def list_experiments() -> None:
     """Print the experiments and their sizes."""
     table = Table("name", "what", *(f"{preset}" for preset in Preset), box=None, pad_edge=False)
@@ -107,6 +94,7 @@ def list_experiments() -> None:
 
 
 @app.command()
+@in_order("the same command goes on from here")
 def reproduce(
     experiment: Name,
     preset: Size = Preset.laptop,
@@ -130,23 +118,16 @@ def reproduce(
         out = Path("results") / experiment.name / "-".join([preset, dtype, f"seed{seed}", *(changes or [])])
     try:
         results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out, progress=True)
+        tables = experiment.write(results, out)
     except ValueError as error:
         _fail(error, REFUSED)
-    except OSError as error:
-        _fail(error)
-    except KeyboardInterrupt:
-        print("Interrupted; the same command goes on from here.", file=sys.stderr)
-        raise typer.Exit(130) from None
-    try:
-        tables = experiment.write(results, out)
-    except OSError as error:
-        _fail(error)
     _console().print(*tables)
     seconds = results.manifest["wall_seconds"]
     print(f"{results}, {seconds:.0f} s. In {out}: results.csv, results.nc, report.md, figure.png, manifest.json")
 
 
 @app.command()
+@in_order()
 def profile(
     experiment: Name,
     trace: Annotated[
@@ -178,14 +159,16 @@ def profile(
         print(measure(replicates, jax.random.split(jax.random.key(seed), lanes), trace=trace))
     except ValueError as error:
         _fail(error, REFUSED)
-    except OSError as error:
-        _fail(error)
 
 
 @app.command()
+@in_order()
 def refine(
     clients: Annotated[
-        list[str], typer.Argument(metavar="CLIENT_DIR…", help="A folder with a PEFT LoRA adapter each.")
+        list[str],
+        typer.Argument(
+            metavar="CLIENT_DIR…", help="A folder with a PEFT LoRA adapter each, or NAME=FOLDER for its client's name."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -197,6 +180,10 @@ def refine(
     tolerance: Annotated[float, typer.Option(help="Relative error allowed by truncation.")] = 0.05,
     shrink: Annotated[bool, typer.Option("--shrink", help="Pool by as much as the data support.")] = False,
     shared: Annotated[Shared, typer.Option(help="Space in common; columns if all start from one A.")] = Shared.rows,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse all if one client's folder is at fault.")] = False,
+    same_base: Annotated[
+        bool, typer.Option("--same-base", help="The base models are the same, whatever they are called.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier refine wrote to --out.")] = False,
 ) -> None:
@@ -208,7 +195,7 @@ def refine(
     if out is None and not dry_run:
         _fail(ValueError("--out must be a folder, unless --dry-run is given."), REFUSED)
     try:
-        loaded = adapters.load(clients)
+        loaded = adapters.load(clients, strict=strict, same_base=same_base)
         if out is not None and not dry_run:
             adapters.check_out(loaded, out, force)
         with _bar(len(loaded.modules) * (1 if dry_run else 2)) as step:
@@ -226,10 +213,10 @@ def refine(
                 content = adapters.save(found, out, force=force, progress=step)
     except ValueError as error:
         _fail(error, REFUSED)
-    except (ImportError, OSError) as error:
+    except ImportError as error:
         _fail(error)
-    _console().print(*_refine_tables(content))
-    for notice in content["notices"]:
+    _console().print(*refine_tables(content))
+    for notice in [*advice(content), *content["notices"]]:
         print(f"Note: {notice}")
     print(f"Rule: {content['rule']}.")
     if not dry_run:
@@ -247,33 +234,6 @@ def _bar(total: int) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-def _refine_tables(content: dict[str, Any]) -> tuple[Table, Table]:
-    """`Text`, since brackets in a name are no markup."""
-    written = any(module["refined_rank"] is not None for module in content["modules"].values())
-    columns = ["module", "shared rank", "refined rank", "voted out (votes)", "largest error", "status"]
-    shown = [written or column not in ("refined rank", "largest error") for column in columns]
-    modules = Table(*compress(columns, shown), box=None)
-    for name, module in content["modules"].items():
-        decided = any(one["member"] for one in module["clients"].values())
-        outsiders = {who: one for who, one in module["clients"].items() if decided and not one["member"]}
-        out = [f"{who} ({one['votes']:.0%})" for who, one in outsiders.items()]
-        errors = [one["truncation_error"] for one in module["clients"].values() if "truncation_error" in one]
-        refined = module["refined_rank"]
-        ranks = [str(module["shared_rank"]), "" if refined is None else str(refined)]
-        status = module["status"].split(":")[0].split(",")[0]
-        row = [name, *ranks, ", ".join(out), f"{max(errors):.1%}" if errors else "", status]
-        modules.add_row(*map(Text, compress(row, shown)))
-    clients = Table("client", "verdict", "voted out of", "reach", box=None)
-    for name, client in content["clients"].items():
-        clients.add_row(
-            Text(name),
-            Text(client["verdict"] + (f" ({client['reason']})" if client["reason"] else "")),
-            f"{len(client['voted_out'])} of {client['modules']} modules",
-            "" if client["reach"] is None else f"{client['reach']:.3g}",
-        )
-    return modules, clients
-
-
 def _use(dtype: Precision) -> None:
     jax.config.update("jax_enable_x64", dtype is Precision.float64)
 
@@ -286,8 +246,7 @@ def _cells(experiment: Experiment, preset: str, changes: list[str] | None) -> tu
 
 
 def _fail(error: Exception, code: int = 1) -> NoReturn:
-    print(f"Error: {error}", file=sys.stderr)
-    raise typer.Exit(code)
+    raise typer.Exit(tell(error, code))
 
 
 def _console() -> Console:
