@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -262,6 +261,20 @@ def test_a_folder_with_another_sweep_is_refused(invoke):
     assert "out: out holds another sweep" in done.stderr and "choose a new folder" in done.stderr
 
 
+def test_a_folder_of_another_experiment_is_refused_before_the_work_and_before_the_results(invoke, monkeypatch):
+    ran = []
+    monkeypatch.setitem(
+        EXPERIMENTS, "prepared", dataclasses.replace(SINES, name="prepared", prepare=lambda *_: ran.append("prepared"))
+    )
+    assert invoke("reproduce", "sines", "--preset", "smoke", "--out", "out").exit_code == 0
+    before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    done = invoke("reproduce", "prepared", "--preset", "smoke", "--out", "out")
+    assert done.exit_code == 2 and "out: out holds another sweep" in done.stderr and ran == []
+    with pytest.raises(ValueError, match=r"out: out holds another sweep: .*key must be"):
+        SINES.write(SINES.run(preset="smoke", seed=1), "out")
+    assert {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize("experiment", ["sines", "prepared"])
 def test_a_folder_that_cannot_be_made_is_one_line_and_nothing_has_run(invoke, monkeypatch, experiment):
     ran = []
@@ -307,15 +320,3 @@ def test_without_the_extra_it_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "The command line needs typer: pip install 'clairjax[experiments]'\n"
-
-
-def test_the_command_keeps_linear_algebra_to_one_thread():
-    code = "import os, sys; sys.argv[1:] = ['--version']\nfrom clairjax import cli\nimport atexit\n"
-    code += "atexit.register(lambda: print(os.environ['OPENBLAS_NUM_THREADS']))\ncli.main()"
-    for given, expected in ((None, "1"), ("3", "3")):
-        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-        environment |= {"OPENBLAS_NUM_THREADS": given} if given else {}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.splitlines()[-1] == expected

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 
 import jax
@@ -83,8 +84,9 @@ def said(name, encoding="utf-8"):
     return Path(f"said.{name}").read_bytes().decode(encoding)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-@pytest.mark.parametrize("name", [*COMMANDS, "error"])
+@pytest.mark.parametrize(
+    ("name", "encoding"), [*((name, "ascii") for name in [*COMMANDS, "error"]), ("list", "cp1252")]
+)
 def test_what_an_encoding_lacks_is_replaced(command, name, encoding):
     arguments = COMMANDS.get(name, ["reproduce", "Σ"])
     assert command(arguments, encoding=encoding) == (2 if name == "error" else 0)
@@ -97,6 +99,14 @@ def test_without_streams_a_command_does_its_work(command, tmp_path):
     """As a process whose standard output and error were closed."""
     assert command(REPRODUCE, stdout=None, stderr=None) == 0
     assert (tmp_path / "out" / "report.md").read_text(encoding="utf-8").startswith("**Σ ± ≤**")
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, "1"), ("3", "3")])
+def test_a_command_keeps_linear_algebra_to_one_thread(command, monkeypatch, given, kept):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", given or "")
+    if given is None:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+    assert command(["--version"]) == 0 and os.environ["OPENBLAS_NUM_THREADS"] == kept
 
 
 def test_in_a_locale_without_utf_8_all_files_are_utf_8(tmp_path):
@@ -139,7 +149,7 @@ def test_an_output_that_takes_nothing_is_one_line(command, broken, name):
     assert len(said_at_last) == 1 and said_at_last[0].startswith("Error: ") and said_at_last[0].endswith(reason)
 
 
-@pytest.mark.parametrize("arguments", [*COMMANDS.values(), ["reproduce", "Σ"]], ids=[*COMMANDS, "error"])
+@pytest.mark.parametrize("arguments", [["list"], REPRODUCE, ["reproduce", "Σ"]], ids=["list", "reproduce", "error"])
 def test_where_nothing_can_be_said_the_status_tells(command, broken, arguments):
     target, _ = broken
     assert command(arguments, stdout=target(), stderr=target()) > 0
@@ -232,8 +242,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("number", LINES)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "number"), list(zip(MOMENTS, cycle(LINES), strict=False)))
 def test_told_to_end_a_command_does_in_one_line(command, tmp_path, monkeypatch, moment, number):
     owner, name, which = MOMENTS[moment]
     arguments = [*COMMANDS[which], *(["--trace", "traces"] if moment == "trace file" else [])]
@@ -318,17 +327,20 @@ def test_told_to_end_while_a_program_is_compiled():
 
 
 LOST = """
-import signal, time
+import signal, sys, time
 from clairjax.cli._ending import in_order
 class Late:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
 with in_order():
-    Late()
-    time.sleep(60)
+    try:
+        Late()
+        time.sleep(60)
+    finally:
+        print("cleaned", file=sys.stderr)
 """
 AGAIN = """
-import signal, time
+import signal, sys
 from clairjax.cli import _ending
 _ending.PATIENCE = 0.0
 with _ending.in_order():
@@ -336,12 +348,12 @@ with _ending.in_order():
         signal.raise_signal(signal.SIGINT)
     finally:
         signal.raise_signal(signal.SIGINT)
-        time.sleep(60)
+        print("waited", file=sys.stderr)
 """
 
 
 def test_an_interruption_that_python_drops_ends_the_command_all_the_same():
-    assert run(LOST) == (143, ["Terminated."])
+    assert run(LOST) == (143, ["cleaned", "Terminated."])
 
 
 def test_a_second_interruption_waits_for_nothing():

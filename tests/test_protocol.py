@@ -1,110 +1,176 @@
-"""What every public driver promises: jit, vmap equal to a loop, one trace, the data's dtype, a status for bad data.
+"""What every public driver promises: one program, jit, vmap equal to a loop, the data's dtype, a status for bad data.
 
 The kernels' protocol is in kernels/test_kernel_protocol.py.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 
 import chex
+import drivers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drivers import DRIVERS, OF_SAMPLES, OF_WEIGHTS, WITHOUT_STATUS, function_of
 
-from clairjax import ClairResult, Decomposition, Factored, Penalty, ProximalGradient, Status, clair, decompose
-from clairjax.alignment import Election, Multipliers
-
-
-CLIENTS, OUT, IN = 8, 7, 6
-PENALTY = Penalty(0.6, 0.25)
-
-DRIVERS = {
-    "decompose, Factored": lambda weights: decompose(weights, PENALTY, solver=Factored(max_rank=4)),
-    "decompose, ProximalGradient": lambda weights: decompose(
-        weights, PENALTY, solver=ProximalGradient(accelerate=True)
-    ),
-    "decompose, Multipliers": lambda weights: decompose(weights, Penalty(1.0, 0.4), solver=Multipliers()),
-    "clair": functools.partial(clair, vote_share=0.5, shrink=True),
-}
+from clairjax import ClairResult, Decomposition, Penalty, Representation, Status
+from clairjax.alignment import Election
+from clairjax.representation import RidgeRepresentation
 
 
-def reports(seed, dtype=jnp.float64, noise=0.1):
-    """Two of eight clients contaminated."""
-    rng = np.random.default_rng(seed)
-    change = rng.normal(size=(CLIENTS, OUT, 2)) @ rng.normal(size=(2, IN))
-    change[:2] += rng.normal(size=(2, OUT, IN))
-    return jnp.asarray(change + noise * rng.normal(size=change.shape), dtype)
+GOOD, NOT_FINITE, OUT_OF_RANGE = slice(0, 3), slice(3, 5), 5  # lanes of a batch; the last has counts alone
+FIRST = [name for name in DRIVERS if name == function_of(name) or name in OF_WEIGHTS]  # a program of each function
+HAVE_STATUS = [name for name in FIRST if name not in WITHOUT_STATUS]
+EVENTS = []  # of tracing and compiling
+jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: EVENTS.append(event))
 
 
-class Driver:
-    """A driver under plain `jax.jit`, and how often it was traced."""
-
-    def __init__(self, function):
-        self.function, self.traces = function, 0
-        self.jitted = jax.jit(self._traced)
-
-    def _traced(self, weights):
-        self.traces += 1
-        return self.function(weights)
+@contextlib.contextmanager
+def nothing_compiles():
+    before = len(EVENTS)
+    yield
+    assert not [event for event in EVENTS[before:] if event.startswith("/jax/core/compile")]
 
 
 @functools.cache
-def jitted(name, dtype):
-    return Driver(DRIVERS[name])
+def alone(name, seed, dtype):
+    return DRIVERS[name](drivers.problem(name, seed, dtype))
 
 
-@pytest.fixture(params=DRIVERS)
-def name(request):
-    return request.param
+def batch(name):
+    """Three good problems, two with a client that is not finite, and one whose counts are out of range."""
+    lanes = [drivers.problem(name, seed) for seed in (0, 1, 2, 0, 1)]
+    for lane, value in zip(lanes[NOT_FINITE], (np.nan, np.inf), strict=True):
+        lane[0][3, 0, 0] = value
+    if name in OF_SAMPLES:
+        short = drivers.problem(name, 0)
+        lanes.append(short._replace(counts=np.where(np.arange(len(short.counts)) == 2, 13, short.counts)))
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *lanes)
 
 
-def test_keeps_the_dtype_and_traces_once(name, dtype):
-    """Also where the options are Python numbers, and with float32 data in an x64 process."""
-    driver = jitted(name, dtype)
-    for seed in range(3):
-        found = driver.jitted(reports(seed, dtype))
-        floats = [leaf for leaf in jax.tree.leaves(found) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        assert len(floats) >= 5 and {leaf.dtype for leaf in floats} == {dtype}
-        chex.assert_tree_all_finite(found)
-        assert found.status == Status.converged
-    assert driver.traces == 1
+@functools.cache
+def traced(name):
+    return jax.jit(jax.vmap(DRIVERS[name])).trace(batch(name))
 
 
-def test_a_client_that_is_not_a_number_is_a_status(name, dtype):
-    driver = jitted(name, dtype)
-    for value in (np.nan, np.inf):
-        weights = reports(0, dtype).at[3, 1, 2].set(value)
-        found = driver.jitted(weights)
-        assert found.status == Status.nonfinite_input
-        if isinstance(found, ClairResult):
-            assert not found.members.any()
-            np.testing.assert_array_equal(found.refined, weights)
-    assert driver.traces == 1
+@functools.cache
+def together(name):
+    """Compiled ahead of time, and so once for all shapes."""
+    return traced(name).lower().compile()(batch(name))
 
 
-def numbers(result):
-    """By name, without bases: the sign of a singular vector is the eigensolver's choice."""
-    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(result)}
-    return {name: leaf for name, leaf in leaves.items() if not name.endswith(".basis") and ".status" not in name}
+def lane(found, place):
+    return jax.tree.map(lambda leaf: leaf[place], found)
 
 
-@pytest.mark.skipif(not jax.config.jax_enable_x64, reason="to 1e-9, which takes float64")
+def floats_of(found):
+    """Arrays; what a ledger holds may be a number."""
+    arrays = [leaf for leaf in jax.tree.leaves(found) if hasattr(leaf, "dtype")]
+    return [leaf for leaf in arrays if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+
+in_x64 = pytest.mark.skipif(not jax.config.jax_enable_x64, reason="to 1e-9, which takes float64")
+
+
+def test_every_public_driver_is_here():
+    """And every public function that takes counts."""
+    has_status = lambda result: "status" in getattr(result, "__dataclass_fields__", {}) or hasattr(result, "status")
+    public = dict(drivers.public_functions())
+    assert set(map(function_of, HAVE_STATUS)) == {
+        name for name, signature in public.items() if has_status(signature.return_annotation)
+    }
+    assert set(map(function_of, OF_SAMPLES)) == {
+        name for name, signature in public.items() if "counts" in signature.parameters
+    }
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_other_values_of_the_same_shapes_compile_nothing(name):
+    """Called as users call it, numbers as numbers."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    check(name, alone(name, 0, dtype), dtype)
+    other = drivers.problem(name, 3, dtype)
+    with nothing_compiles():
+        found = DRIVERS[name](other)
+    check(name, found, dtype)
+
+
+def check(name, found, dtype):
+    """Finite numbers of one dtype, and a status that says so."""
+    floats = floats_of(found)
+    assert floats and {leaf.dtype for leaf in floats} == {dtype}
+    chex.assert_tree_all_finite(floats)
+    if function_of(name) not in WITHOUT_STATUS:
+        limited = name in OF_SAMPLES and found.status == Status.max_steps_reached
+        assert limited or found.status == Status.converged
+
+
+@pytest.mark.parametrize("name", FIRST)
+@in_x64
+def test_keeps_float32_in_a_process_of_64_bits(name):
+    """The solvers' tolerances depend on the dtype, so these run; the others are traced."""
+    dtype = jnp.dtype("float32")
+    if name in OF_WEIGHTS:
+        check(name, alone(name, 0, dtype), dtype)
+    else:
+        shapes = jax.eval_shape(DRIVERS[name], drivers.problem(name, 0, dtype)._replace(number=np.float32(1.0)))
+        assert {leaf.dtype for leaf in floats_of(shapes)} == {dtype}
+
+
+@pytest.mark.parametrize("name", FIRST)
+@in_x64
 def test_vmap_is_a_loop(name):
     """In a batch whose lanes stop at different steps."""
-    lanes = [reports(seed, noise=noise) for seed, noise in ((0, 0.1), (1, 0.01), (2, 0.4))]
-    driver = jitted(name, jnp.dtype("float64"))
-    looped = [driver.jitted(lane) for lane in lanes]
-    found = jax.jit(jax.vmap(DRIVERS[name]))(jnp.stack(lanes))
-    if name != "clair":  # whose path has a fixed length
-        assert len({int(one.steps) for one in looped}) > 1
+    found = together(name)
+    looped = [alone(name, seed, jnp.dtype("float64")) for seed in range(3)]
+    if name in OF_WEIGHTS and name != "clair":  # whose path has a fixed length
+        assert len({int(getattr(one, "decomposition", one).steps) for one in looped}) > 1
     for place, one in enumerate(looped):
-        lane = jax.tree.map(lambda leaf, place=place: leaf[place], found)
-        np.testing.assert_allclose(lane.projector, one.projector, atol=1e-9)
-        for field, expected in numbers(one).items():
-            np.testing.assert_allclose(numbers(lane)[field], expected, rtol=1e-9, atol=1e-9, err_msg=field)
-        assert lane.status == one.status
+        for field, expected in invariants(one).items():
+            np.testing.assert_allclose(
+                invariants(lane(found, place))[field], expected, rtol=1e-9, atol=1e-9, err_msg=field
+            )
+
+
+def invariants(found):
+    """What the sign of a singular vector, which is the eigensolver's choice, does not change."""
+    if isinstance(found, jax.Array):
+        return {"array": found if found.shape[0] == len(drivers.COUNTS) else found @ found.T}
+    if isinstance(found, ClairResult):
+        return invariants(found.election) | {"refined": found.refined}
+    apart = {"basis", "heads", "decomposition", "penalty", "privacy"}
+    fields = {field.name for field in dataclasses.fields(found)} - apart
+    numbers = {field: getattr(found, field) for field in fields} | {"status": found.status._value}
+    numbers |= {"span": found.basis @ found.basis.T, "heads": getattr(found, "coefficients", None)}
+    return {field: value for field, value in numbers.items() if value is not None}
+
+
+@pytest.mark.parametrize("name", HAVE_STATUS)
+@in_x64
+def test_a_client_that_is_not_a_number_is_a_status(name):
+    found = together(name)
+    not_finite = found.status == Status.nonfinite_input
+    assert not_finite[NOT_FINITE].all() and not not_finite[GOOD].any()
+    if isinstance(found, ClairResult):
+        assert not found.members[NOT_FINITE].any()
+        np.testing.assert_array_equal(found.refined[NOT_FINITE], batch(name).weights[NOT_FINITE])
+    if type(found) in (Representation, RidgeRepresentation):  # no client's privacy hides another's fault
+        for array in (found.basis, found.heads):
+            assert jnp.isnan(array[NOT_FINITE]).all() and jnp.isfinite(array[GOOD]).all()
+
+
+@pytest.mark.parametrize("name", [name for name in FIRST if name in OF_SAMPLES])
+@in_x64
+def test_traced_counts_out_of_range_are_a_status_and_no_numbers(name):
+    found = lane(together(name), OUT_OF_RANGE)
+    if name not in WITHOUT_STATUS:
+        assert found.status == Status.invalid_argument
+        assert all(jnp.isnan(leaf).all() for leaf in (found.basis, getattr(found, "heads", found.basis)))
+    else:
+        assert all(jnp.isnan(leaf).any() for leaf in floats_of(found))
 
 
 def primitives(jaxpr):
@@ -115,14 +181,11 @@ def primitives(jaxpr):
                 yield from primitives(getattr(inner, "jaxpr", inner))
 
 
-def test_compiles_ahead_of_time_and_never_calls_the_host(name, dtype):
-    driver = jitted(name, dtype)
-    traced = driver.jitted.trace(reports(0, dtype))
-    names = set(primitives(traced.jaxpr.jaxpr))
-    assert {"while", "scan"} & names and "eigh" in names
+@pytest.mark.parametrize("name", FIRST)
+def test_never_calls_the_host(name):
+    names = set(primitives(traced(name).jaxpr.jaxpr))
+    assert {"while", "scan", "eigh", "cholesky"} & names
     assert not {one for one in names if "callback" in one or "infeed" in one or "outfeed" in one}
-    compiled = traced.lower().compile()
-    chex.assert_trees_all_equal(compiled(reports(1, dtype)), driver.jitted(reports(1, dtype)))
 
 
 @pytest.mark.parametrize("result", [Decomposition, Election, ClairResult])
@@ -135,4 +198,4 @@ def test_results_are_documented_arrays(result):
 
 
 def test_survives_a_process_of_32_bits(rerun_in_32_bits):
-    rerun_in_32_bits(__file__, "-k", "(dtype or number) and not ProximalGradient")
+    rerun_in_32_bits(__file__, "-k", "compile_nothing and (Factored or Multipliers or clair or flute)")

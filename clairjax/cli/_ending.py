@@ -51,9 +51,10 @@ def in_order(advice: str = "") -> Iterator[None]:
             raise KeyboardInterrupt
 
     def unraisable(problem: Any) -> None:
-        if told and problem.exc_type is KeyboardInterrupt:  # as JAX's callback for the garbage collector drops it
-            at_once(told[0])
-        former_hook(problem)
+        if told and problem.exc_type is KeyboardInterrupt:
+            _remind(told.pop())
+        else:
+            former_hook(problem)
 
     former_hook, sys.unraisablehook = sys.unraisablehook, unraisable
     former = handle(stop)
@@ -73,6 +74,18 @@ def in_order(advice: str = "") -> Iterator[None]:
     if told:
         say(f"{_WORDS[told[0]]}{advice and '; '}{advice}.")
         raise SystemExit(128 + told[0]) from None
+
+
+def _remind(number: int) -> None:
+    """Tell this process again: where the exception was raised it was dropped.
+
+    JAX's callback for the garbage collector drops a quarter of those that are raised while a function is traced.
+    """
+    if sys.platform == "win32":
+        at_once(number)
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.01, signal.pthread_kill, (main, number)).start()
 
 
 def say(line: str) -> None:

@@ -91,7 +91,7 @@ def report(results: Results) -> list[Table]:
             f"d = {first.features}, models of length √{RANK}",
             ("M", "N", "outside", *METHODS.values(), f"k = {RANK} / local", "k = min(M, d) / local"),
             tuple(rows),
-            (f"Outside: the share of the models' squared length that no shared subspace of rank {RANK} holds.",),
+            (f"Outside: the share of the models' squared length that the subspace of rank {RANK} does not hold.",),
             tuple(range(len(first.outside), len(rows), len(first.outside))),
         ),
         claims_table("Does sharing pay?", claims(results)),

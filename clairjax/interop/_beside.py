@@ -33,15 +33,15 @@ def trained_in_full(key: str, settings: Settings) -> bool:
 def not_embeddings(shapes: dict[str, tuple[int, ...]], adapted: Collection[str]) -> str | None:
     """The first of these tensors that PEFT would not write as a part of the embeddings beside adapted modules.
 
-    Each of the two is written whole, so with a weight that has rows, and none is in a numbered layer. Of an adapted
-    layer only its base is: anything else there is another method's.
+    Each of the two is written whole, so with a weight that has rows, and is in no list of layers that has an adapted
+    one. Of an adapted layer only the base is written: anything else there is another method's.
     """
     layers = [tuple(name.split(".")) for name in adapted]
     found: dict[Words, list[str]] = defaultdict(list)
     for key in shapes:
         words = tuple(key.removeprefix(PREFIX).split("."))
         module = _module(words)
-        if not key.startswith(PREFIX) or not module or any(word.isdigit() for word in module[1:]):
+        if not key.startswith(PREFIX) or not module or _is_listed(module, layers):
             return key
         if any(word.startswith(METHODS) for word in words[-2:]):
             return key
@@ -64,6 +64,12 @@ def _module(words: Words) -> Words:
     while module and module[-1].isdigit():
         module = module[:-1]
     return module
+
+
+def _is_listed(module: Words, layers: Iterable[Words]) -> bool:
+    """Whether it is in one of a list's numbered layers, of which some are adapted."""
+    lists = [module[:count] for count, word in enumerate(module) if word.isdigit() and count]
+    return any(layer[: len(each)] == each for each in lists for layer in layers)
 
 
 def _apart(module: Words, layers: Iterable[Words]) -> Words:

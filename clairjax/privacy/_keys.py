@@ -3,6 +3,7 @@
 import secrets
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import _validate
@@ -31,7 +32,7 @@ def secret_key() -> Key:
     """
     shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape  # of JAX's default, or the one set
     words = np.frombuffer(secrets.token_bytes(4 * int(np.prod(shape))), np.uint32)
-    key = jax.random.wrap_key_data(words.reshape(shape))
+    key = jax.random.wrap_key_data(jnp.asarray(words.reshape(shape)))
     if not _validate.concrete(key):
         must_be = "called outside jit and scan, and its key handed in (a compiled program repeats the key in each run)"
         raise _validate.fail("secret_key", must_be, "a call inside a trace")

@@ -40,7 +40,7 @@ def moment_basis(
     samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. Every sample weighs
     the same, so a client weighs as much as it has samples.
 
-    **Returns:** orthonormal [d, rank].
+    **Returns:** orthonormal [d, rank]; NaN for a traced count out of range.
 
     **Raises:** `ValueError` for `counts` of another shape or dtype, or outside 1 to N (names the clients).
 
@@ -57,7 +57,7 @@ def moment_basis(
     data = client_data(inputs, targets, counts)
     weighted = data.inputs * data.targets[..., None]
     mean = jnp.einsum("mnd,mne->de", weighted, weighted, precision=HIGHEST) / targets.size
-    return right_basis(mean, rank)[0]
+    return jnp.where(data.enough().all(), right_basis(mean, rank)[0], jnp.nan)
 
 
 def orthonormal_start(

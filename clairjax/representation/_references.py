@@ -133,6 +133,11 @@ def best_of_rank(truth: Float[Array, "clients features"], rank: int) -> Represen
     """
     clients, features = truth.shape
     check_rank(rank, clients, features)
+    return _best_of_rank(truth, rank)
+
+
+@partial(jax.jit, static_argnames="rank")
+def _best_of_rank(truth: Array, rank: int) -> Representation:
     basis, heads = truncate(truth, rank)
     error = mean_distance(coefficients(basis, heads), truth)
     finite = jnp.isfinite(jnp.sum(truth**2))

@@ -83,8 +83,8 @@ def truncated_ridge(
 
     **When to choose something else:** `local_ridge` where the models share no subspace of rank k. What rank k leaves
     out stays in the error, however many clients there are: on C.1's model (k = 2 to 8; N = 12, 20) each client's own
-    ridge is 5 to 76 % closer to the truth. A small k pays where it leaves out less than a client's own error, as
-    `clairjax reproduce shared-or-local` shows. k = min(d, M) leaves nothing out; the clients then share S alone.
+    ridge is 5 to 76 % closer to the truth. A small k can pay only where it leaves out less than a client's own
+    error: `clairjax reproduce shared-or-local`. k = min(d, M) leaves nothing out; the clients then share S alone.
     `flute` or `fedrep` where clients must not report more than gradients.
 
     >>> import jax

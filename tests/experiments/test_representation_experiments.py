@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from clairjax import sweep
-from clairjax.experiments import EXPERIMENTS, centaur_linear, centaur_settings, flute_figure4, flute_synthetic
+from clairjax.experiments import (
+    EXPERIMENTS,
+    centaur_linear,
+    centaur_settings,
+    flute_figure4,
+    flute_synthetic,
+    shared_or_local,
+)
 from clairjax.experiments._budget import noise_for
 from clairjax.experiments._centaur import NOISE, away, never_reached
 from clairjax.experiments._claims import claims_table
@@ -200,3 +207,17 @@ def test_the_budget_is_what_it_says(key):
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 2)))[0]
     start = away(jax.numpy.asarray(basis), 0.2, key=key)
     assert subspace_distance(start, jax.numpy.asarray(basis)) == pytest.approx(0.2)
+
+
+@pytest.mark.slow
+def test_sharing_pays_where_the_models_share_and_costs_where_they_do_not():
+    """At 40 samples, twice the features: the sentence of the README, and the distances that it rests on."""
+    cell = shared_or_local.Cell(clients=10, samples=40)
+    results = EXPERIMENTS["shared-or-local"].run(cells=[cell], replicates=10, progress=False)
+    outputs = results[cell]
+    shares = np.array(cell.outside)
+    np.testing.assert_allclose(outputs["floor"][:, 0], 0, atol=1e-5)
+    below = outputs["floor"] <= math.sqrt(2) * np.sqrt(shares) + 1e-5  # the shared subspace is one of rank 2
+    assert below.all()
+    words = [row[1] for row in EXPERIMENTS["shared-or-local"].report(results)[-1].rows[: len(shares)]]
+    assert words == ["true", "true", "true", "false", "false", "false"]

@@ -13,7 +13,7 @@ from clairjax.interop._beside import not_embeddings
 
 
 PREFIX = "base_model.model."
-ADAPTED = ("model.layers.0.q", "model.layers.1.q", "model.embed")
+ADAPTED = ("model.layers.0.q", "model.layers.1.q", "model.embed", "0.model.k")
 VOCABULARY, PATCHES, ROW = (50, 8), (8, 3, 4, 4), (50,)
 # The input and the output embeddings as architectures call them; ranks of the weights differ, and what is beside them.
 WHOLE = {
@@ -28,6 +28,8 @@ WHOLE = {
         "head.weight": VOCABULARY,
         "head.s": (),
     },
+    "in a list of its own": {"vit.patches.0.projection.weight": PATCHES, "vit.patches.0.projection.bias": (8,)},
+    "in a part by number": {"0.model.words.weight": VOCABULARY},
     "lists": {f"{name}.{k}.weight": VOCABULARY for name in ("model.decoder.tokens", "heads") for k in range(4)},
     "the base of an adapted one": {"model.embed.base_layer.weight": VOCABULARY, "head.weight": VOCABULARY},
 }
@@ -39,6 +41,7 @@ ANOTHERS = {
     "a layer's biases": {"model.layers.0.q.base_layer.bias": (8,)},
     "a layer's base": {"model.layers.0.q.base_layer.weight": (8, 8)},
     "a layer that is not adapted": {"model.layers.0.up.weight": (8, 8)},
+    "a layer that is not adapted, of a list that is": {"model.layers.7.up.weight": (8, 8)},
     "a norm": {"model.norm.weight": (8,)},
     "a bias alone": {"head.bias": ROW},
     "three modules": {f"{name}.weight": VOCABULARY for name in ("words", "places", "head")},

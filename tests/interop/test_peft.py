@@ -222,10 +222,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("field", REFUSED)
 def test_a_variant_whose_update_is_another_is_refused_by_name(field, tmp_path):
-    for client in range(3):
+    for client in range(4):
         changes = REFUSED[field] if client == 1 else {}
         peft.get_peft_model(base("linear"), peft.LoraConfig(**options("linear") | changes)).save_pretrained(
             tmp_path / f"{client}"
         )
-    with pytest.raises(ValueError, match=rf"^client 1: {field} must "):
-        cj.adapters.load([tmp_path / f"{client}" for client in range(3)], strict=True)
+    folders = [tmp_path / f"{client}" for client in range(4)]
+    with pytest.raises(ValueError, match=rf"^client 1: {field} must ") as refused:
+        cj.adapters.load(folders, strict=True)
+    clients = cj.adapters.load(folders).clients.values()
+    assert [client.fault for client in clients] == ["", str(refused.value), "", ""]

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from clairjax import privacy
-from clairjax.kernels import gaussian_mechanism
+from clairjax.kernels import gaussian_mechanism, grid_gaussian_mechanism
 from clairjax.privacy._audit import _clopper_pearson
 from clairjax.representation import centaur
 
@@ -20,10 +20,6 @@ DELTA = 1e-5
 REPLICATES = int(os.environ.get("CLAIRJAX_TEST_REPLICATES", "100"))
 AUDITS = max(2, min(20, REPLICATES // 5))
 EPSILONS = (1.0, 2.0, 4.0)
-
-
-def half_the_noise(values, clip_norm, noise_multiplier, *, normaliser, key):
-    return gaussian_mechanism(values, clip_norm, noise_multiplier / 2, normaliser=normaliser, key=key)
 
 
 class CentaurCanary(eqx.Module):
@@ -88,18 +84,19 @@ def test_a_known_gaussian_is_found(key):
     assert 0 < found.epsilon < found.gaussian_epsilon
     assert found.scores.shape == (2, 20_000)
     assert "replace-one" in found.report() and "95 % confidence" in found.report()
+    assert found.canary == "" and "canaries" not in found.report()
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
-def test_the_mechanism_stays_below_its_epsilon_and_half_the_noise_does_not(key, adjacency):
+@pytest.mark.parametrize("mechanism", [gaussian_mechanism, grid_gaussian_mechanism])
+def test_the_mechanisms_stay_below_their_epsilon(key, mechanism, adjacency):
     rounds, epsilon = 5, 4.0
     sigma = privacy.noise_multiplier(epsilon, rounds, delta=DELTA, adjacency=adjacency)
-    options = {"runs": 4000, "delta": DELTA, "key": key, "adjacency": adjacency, "chunk": 2048}
-    honest = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency), **options)
-    assert 0.1 * epsilon < honest.epsilon <= epsilon  # 4000 runs see no rare event
-    assert 0.6 * epsilon < honest.gaussian_epsilon <= epsilon
-    broken = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency, mechanism=half_the_noise), **options)
-    assert broken.gaussian_epsilon > epsilon
+    options = {"runs": 2000, "delta": DELTA, "key": key, "adjacency": adjacency, "chunk": 2000}
+    found = privacy.audit(privacy.GaussianCanary(sigma, rounds, adjacency, mechanism=mechanism), **options)
+    assert 0.1 * epsilon < found.epsilon <= epsilon  # 2000 runs see no rare event
+    assert 0.6 * epsilon < found.gaussian_epsilon <= epsilon
+    assert found.canary and f'"{found.canary}" showed most' in found.report()
 
 
 def test_half_the_noise_of_centaur_is_caught(key):

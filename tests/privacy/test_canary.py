@@ -28,10 +28,6 @@ def half_the_noise(values, clip_norm, noise_multiplier, *, normaliser, key):
     return gaussian_mechanism(values, clip_norm, noise_multiplier / 2, normaliser=normaliser, key=key)
 
 
-def no_clip(values, clip_norm, noise_multiplier, *, normaliser, key):
-    return gaussian_mechanism(values, 3 * clip_norm, noise_multiplier / 3, normaliser=normaliser, key=key)
-
-
 def randomised_response(key, world):
     """Tells the truth with probability e/(1 + e): ε = 1 exactly, at every δ small enough."""
     truth = jax.random.bernoulli(key, math.e / (1 + math.e))
@@ -78,7 +74,8 @@ class TestTheCanary:
     def test_its_score_is_gaussian_with_what_the_accountant_adds_up(self, key):
         """Worlds μ = 2√T/σ apart, in deviations."""
         canary = GaussianCanary(5.0, 4)
-        scores = privacy.audit(canary, runs=20_000, delta=DELTA, key=key, chunk=8000).scores
+        plainest = lambda key, world: canary(key, world)  # and no search for another
+        scores = privacy.audit(plainest, runs=20_000, delta=DELTA, key=key, chunk=8000).scores
         deviation = 5.0 * math.sqrt(4)
         means, variances = scores.mean(1), scores.var(1)
         np.testing.assert_allclose(means, [-4, 4], atol=4 * deviation / math.sqrt(20_000))
@@ -98,12 +95,6 @@ class TestTheCanary:
         before = len(traced)
         ask(2.0)
         assert len(traced) - before <= 1  # the shape of the score is looked at; nothing is compiled
-
-    def test_a_mechanism_that_does_not_clip_is_caught(self, key):
-        """The canary is three clip norms long."""
-        sigma = privacy.noise_multiplier(2.0, 5, delta=DELTA)
-        found = privacy.audit(GaussianCanary(sigma, 5, mechanism=no_clip), runs=4000, delta=DELTA, key=key, chunk=2000)
-        assert found.epsilon > 2.0 and found.gaussian_epsilon > 2.0
 
     @pytest.mark.parametrize("adjacency", [REPLACE, pytest.param(ADD, marks=pytest.mark.slow)])
     def test_sampled_users_stay_below_their_epsilon(self, key, adjacency):

@@ -247,28 +247,6 @@ def test_heads_and_gradient_look_at_their_own_subset(key, problem, rng):
         np.testing.assert_allclose(found[i], jax.grad(value)(basis), atol=1e-10)
 
 
-def test_it_keeps_the_dtype_and_maps_over_replicates(key, dtype):
-    model = SharedSubspace(CLIENTS, SAMPLES, FEATURES, RANK)
-    traces = 0
-
-    def one(key):
-        nonlocal traces
-        traces += 1
-        problem = model.generate(key=key, dtype=dtype)
-        options = {"noise_multiplier": 1.0, "init": PrivatePowerMethod(2, 1.0, 3.0), "true_basis": problem.basis}
-        return centaur(problem.inputs, problem.targets, RANK, key=key, rounds=3, **options)
-
-    keys = jax.random.split(key, 3)
-    batch = jax.jit(jax.vmap(one))
-    together = batch(keys)
-    batch(keys[::-1])
-    assert traces == 1
-    assert {leaf.dtype for leaf in (together.basis, together.heads, together.errors, together.clipped)} == {dtype}
-    alone = jax.jit(one)(keys[1])
-    tolerance = 1e-4 if dtype == jnp.float32 else 1e-11
-    np.testing.assert_allclose(projector(together.basis[1]), projector(alone.basis), atol=tolerance)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

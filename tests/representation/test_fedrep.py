@@ -150,29 +150,3 @@ def test_a_traced_step_out_of_range_is_a_status_and_no_numbers(key, rng, step_si
 def test_an_unknown_start_is_refused(key):
     with pytest.raises(Exception, match="warm"):  # the type checker of the tests refuses it first
         fedrep(*DATA, 2, key=key, init="warm")
-
-
-def test_jit_vmap_dtype_traces_and_bad_data_inside_a_trace(key, rng, dtype):
-    traces, samples = [], 12 if dtype == jnp.float32 else 4
-
-    @jax.jit
-    @jax.vmap
-    def run(inputs, targets, key):
-        traces.append(1)
-        return fedrep(inputs, targets, RANK, key=key, rounds=20, truth=jnp.ones((CLIENTS, FEATURES), inputs.dtype))
-
-    problems = [reference.draw(rng, CLIENTS, samples, FEATURES) for _ in range(3)]
-    inputs = jnp.stack([jnp.asarray(problem.inputs, dtype) for problem in problems])
-    targets = jnp.stack([jnp.asarray(problem.targets, dtype) for problem in problems])
-    keys = jax.random.split(key, 3)
-    found = run(inputs, targets.at[1, 2, 0].set(jnp.inf), keys)
-    assert (found.status == Status.nonfinite_input).tolist() == [False, True, False]
-    assert bool(jnp.isnan(found.basis[1]).all() & jnp.isnan(found.heads[1]).all() & jnp.isnan(found.errors[1]).all())
-    again = run(inputs, targets, keys)
-    assert len(traces) == 1
-    for i in range(3):
-        one = fedrep(inputs[i], targets[i], RANK, key=keys[i], rounds=20, truth=jnp.ones((CLIENTS, FEATURES), dtype))
-        assert one.basis.dtype == one.heads.dtype == one.errors.dtype == dtype
-        tolerance = 1e-9 if dtype == jnp.float64 else 2e-3
-        np.testing.assert_allclose(again.basis[i], one.basis, atol=tolerance)
-        np.testing.assert_allclose(again.errors[i], one.errors, rtol=tolerance)

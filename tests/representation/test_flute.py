@@ -244,32 +244,6 @@ def test_a_client_that_is_not_a_number_is_named(key):
         flute(inputs, DATA[1], 2, key=key)
 
 
-def test_jit_vmap_dtype_traces_and_bad_data_inside_a_trace(key, rng, dtype):
-    traces, samples = [], 12 if dtype == jnp.float32 else 4
-
-    @jax.jit
-    @jax.vmap
-    def run(inputs, targets, key):
-        traces.append(1)
-        return flute(inputs, targets, RANK, key=key, rounds=30, truth=jnp.ones((CLIENTS, FEATURES), inputs.dtype))
-
-    problems = [reference.draw(rng, CLIENTS, samples, FEATURES) for _ in range(3)]
-    inputs = jnp.stack([jnp.asarray(problem.inputs, dtype) for problem in problems])
-    targets = jnp.stack([jnp.asarray(problem.targets, dtype) for problem in problems])
-    keys = jax.random.split(key, 3)
-    found = run(inputs.at[1, 2, 0, 0].set(jnp.nan), targets, keys)
-    assert (found.status == Status.nonfinite_input).tolist() == [False, True, False]
-    assert bool(jnp.isnan(found.basis[1]).all() & jnp.isnan(found.heads[1]).all() & jnp.isnan(found.errors[1]).all())
-    again = run(inputs, targets, keys)
-    assert len(traces) == 1
-    for i in range(3):
-        one = flute(inputs[i], targets[i], RANK, key=keys[i], rounds=30, truth=jnp.ones((CLIENTS, FEATURES), dtype))
-        assert one.basis.dtype == one.heads.dtype == one.errors.dtype == dtype
-        tolerance = 1e-10 if dtype == jnp.float64 else 1e-4
-        np.testing.assert_allclose(again.basis[i], one.basis, rtol=tolerance, atol=tolerance)
-        np.testing.assert_allclose(again.errors[i], one.errors, rtol=tolerance)
-
-
 def monte_carlo(key, clients, samples, rank):
     """Final errors of FLUTE and FedRep on C.1's model, by the library and by plain NumPy from its own starts."""
 

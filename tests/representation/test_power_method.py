@@ -133,15 +133,10 @@ def test_a_client_with_nan_counts_as_zero_and_is_reported(key, problem):
     np.testing.assert_allclose(found.basis, silent.basis, atol=1e-12)
 
 
-def test_it_keeps_the_dtype_under_jit_and_draws_fresh_subsets(key, dtype):
-    problem = SharedSubspace(CLIENTS, SAMPLES, FEATURES, RANK).generate(key=key, dtype=dtype)
-    options = {"steps": 3, "noise_multiplier": 0.0, "clip_norm": 1e6, "trials": 2}
-    solve = jax.jit(
-        lambda key, size: (
-            private_power_method(problem.inputs, problem.targets, RANK, key=key, batch_size=size, **options).basis
-        ),
-        static_argnums=1,
+def test_it_draws_fresh_subsets(key, problem):
+    options = {"steps": 3, "noise_multiplier": 0.0, "clip_norm": 30.0}
+    part, whole = (
+        private_power_method(problem.inputs, problem.targets, RANK, key=key, batch_size=size, **options).basis
+        for size in (10, None)
     )
-    part, whole = solve(key, 10), solve(key, None)
-    assert part.dtype == dtype
     assert 1e-3 < subspace_distance(part, whole) < 1

@@ -170,31 +170,6 @@ def test_a_bad_rank_is_refused(rank, must_be):
         truncated_ridge(np.ones((4, 6, 3)), np.ones((4, 6)), rank)
 
 
-def test_jit_vmap_dtype_traces_and_bad_data_inside_a_trace(rng, dtype, data):
-    traces = []
-
-    @jax.jit
-    @jax.vmap
-    def run(inputs, targets):
-        traces.append(1)
-        return truncated_ridge(inputs, targets, RANK)
-
-    inputs = jnp.stack([jnp.asarray(factor * data.inputs, dtype) for factor in (1.0, 2.0, 0.5)])
-    targets = jnp.stack([jnp.asarray(data.targets, dtype)] * 3)
-    found = run(inputs.at[1, 2, 0, 0].set(jnp.nan), targets)
-    assert (found.status == Status.nonfinite_input).tolist() == [False, True, False]
-    assert bool(jnp.isnan(found.basis[1]).all() & jnp.isnan(found.heads[1]).all())
-    again = run(inputs, targets)
-    assert len(traces) == 1
-    for i in range(3):
-        one = truncated_ridge(inputs[i], targets[i], RANK)
-        assert one.basis.dtype == one.heads.dtype == one.penalty.dtype == dtype
-        scale = np.abs(one.coefficients).max()
-        np.testing.assert_allclose(
-            again.heads[i] @ again.basis[i].T, one.coefficients, atol=scale * (1e-9 if dtype == jnp.float64 else 1e-3)
-        )
-
-
 @functools.partial(jax.jit, static_argnames="rank")
 def fits(tasks, keys, rank):
     """One program for both laws."""

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 
 import pytest
 
@@ -72,9 +73,10 @@ def test_one_at_a_time_has_a_folder_locked(tmp_path):
     inside, most = [], []
 
     def work():
-        for _ in range(50):
+        for _ in range(5):
             with locked(tmp_path):
                 inside.append(1)
+                time.sleep(0.002)
                 most.append(len(inside))
                 inside.pop()
 
