@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike
 
 from .. import _validate
 from .._status import Status
@@ -33,28 +33,28 @@ class ClairResult(eqx.Module):
     refined: Any  # an array or RefinedFactors, as `weights`
 
     @property
-    def members(self) -> Bool[Array, " clients"]:
-        """See `Election`, as for all below."""
+    def members(self) -> Array:
+        """See `Election` for shapes, as for all below; of a batch, with its axes first."""
         return self.election.members
 
     @property
-    def votes(self) -> Float[Array, " clients"]:
+    def votes(self) -> Array:
         return self.election.votes
 
     @property
-    def threshold(self) -> Float[Array, ""]:
+    def threshold(self) -> Array:
         return self.election.threshold
 
     @property
-    def off_subspace(self) -> Float[Array, "clients clients"]:
+    def off_subspace(self) -> Array:
         return self.election.off_subspace
 
     @property
-    def basis(self) -> Float[Array, " side max_rank"]:
+    def basis(self) -> Array:
         return self.election.basis
 
     @property
-    def rank(self) -> Int[Array, ""]:
+    def rank(self) -> Array:
         return self.election.rank
 
     @property
@@ -70,11 +70,11 @@ class ClairResult(eqx.Module):
         return self.election.status
 
     @property
-    def projector(self) -> Float[Array, " side side"]:
+    def projector(self) -> Array:
         return self.election.projector
 
     @property
-    def converged(self) -> Bool[Array, ""]:
+    def converged(self) -> Array:
         return self.election.converged
 
 

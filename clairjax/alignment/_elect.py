@@ -61,7 +61,7 @@ class Election(eqx.Module):
         return projector(self.basis)
 
     @property
-    def converged(self) -> Bool[Array, ""]:
+    def converged(self) -> Bool[Array, "*batch"]:
         """Whether the status says nothing else."""
         return self.status == Status.converged
 
