@@ -62,15 +62,15 @@ def weights(seed, dtype="float64", noise=0.1):
     return Weights(np.asarray(change + noise * rng.normal(size=change.shape), dtype), 1 + 0.01 * seed)
 
 
-def samples(seed, dtype="float64"):
-    """Seven clients with as many samples as `COUNTS` says, and zeros beyond them."""
+def samples(seed, dtype="float64", counts=COUNTS):
+    """Seven clients with as many samples as `counts` says, in an order of the seed's, and zeros beyond them."""
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(len(COUNTS), SAMPLES, FEATURES))
     shared = rng.normal(size=(len(COUNTS), RANK)) @ rng.normal(size=(RANK, FEATURES))
     targets = np.einsum("mnd,md->mn", inputs, shared) + 0.3 * rng.normal(size=inputs.shape[:2])
-    there = np.arange(SAMPLES) < np.roll(COUNTS, seed)[:, None]
+    counts = np.roll(counts, seed).astype(np.int32)
+    there = np.arange(SAMPLES) < counts[:, None]
     inputs, targets = np.where(there[..., None], inputs, 0), np.where(there, targets, 0)
-    counts = np.roll(COUNTS, seed).astype(np.int32)
     return Samples(inputs.astype(dtype), targets.astype(dtype), counts, jax.random.key(seed), 1 + 0.01 * seed)
 
 

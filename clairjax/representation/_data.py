@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
+
+
+Counts: TypeAlias = ArrayLike | Sequence[Any]  # an integer for each client
 
 
 class ClientData(NamedTuple):
@@ -41,7 +44,7 @@ class ClientData(NamedTuple):
 def client_data(
     inputs: Float[Array, "clients samples features"],
     targets: Float[Array, "clients samples"],
-    counts: ArrayLike | Sequence[int] | None,
+    counts: Counts | None,
 ) -> ClientData:
     """With zeros for what is beyond each client's count, whatever stood there."""
     if counts is None:
@@ -55,9 +58,7 @@ def _masked(inputs: Array, targets: Array, counts: Array) -> ClientData:
     return ClientData(jnp.where(samples[..., None], inputs, 0), jnp.where(samples, targets, 0), counts)
 
 
-def check_counts(
-    counts: ArrayLike | Sequence[int], shape: tuple[int, ...], least: int = 1, called: str = ""
-) -> Int[Array, " clients"]:
+def check_counts(counts: Counts, shape: tuple[int, ...], least: int = 1, called: str = "") -> Int[Array, " clients"]:
     """An integer for each client of data of this shape, between `least` (with what it is `called`) and its samples."""
     clients, samples = shape
     if not isinstance(counts, (jax.Array, np.ndarray)):
@@ -85,7 +86,7 @@ def validate_linear(
     inputs: ArrayLike | Sequence[Any],
     targets: ArrayLike | Sequence[Any],
     rank: int | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> ClientData:
     """Arrays, NumPy arrays or nested lists of one floating dtype, of shapes that belong together, samples finite."""
     inputs, targets = as_array(inputs, "inputs"), as_array(targets, "targets")

@@ -12,7 +12,7 @@ from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import orthonormalize
-from ._data import ClientData, validate_linear, validate_truth
+from ._data import ClientData, Counts, validate_linear, validate_truth
 from ._flute import is_stationary, withheld
 from ._initialise import check_choice, largest_moment, orthonormal_start
 from ._linear import (
@@ -37,7 +37,7 @@ def fedrep(
     step_size: ScalarLike | None = None,
     init: Literal["spectral", "random"] = "spectral",
     truth: ArrayLike | Sequence[Any] | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> Representation:
     """Federated learning of a shared orthonormal basis with heads that are exact in every round: FedRep, linear.
 

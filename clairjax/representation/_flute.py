@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
-from ._data import ClientData, validate_linear, validate_truth
+from ._data import ClientData, Counts, validate_linear, validate_truth
 from ._initialise import check_choice, largest_moment, random_start
 from ._linear import (
     HIGHEST,
@@ -45,7 +45,7 @@ def flute(
     init_scale: ScalarLike | None = None,
     loss_scale: Literal["half", "printed"] = "half",
     truth: ArrayLike | Sequence[Any] | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> Representation:
     """Federated learning of a representation that is too small for the clients: FLUTE, linear.
 

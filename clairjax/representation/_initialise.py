@@ -1,16 +1,15 @@
 """Where the iterations start: random, or from the second moment of y x."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, DTypeLike, Float
+from jaxtyping import Array, DTypeLike, Float
 
 from .. import _validate
 from .._typing import Key, ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
-from ._data import client_data
+from ._data import Counts, client_data
 from ._linear import HIGHEST, LinearClients
 
 
@@ -29,7 +28,7 @@ def moment_basis(
     targets: Float[Array, "clients samples"],
     rank: int,
     *,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> Float[Array, "features rank"]:
     """The method of moments: leading eigenvectors of the mean of y² x xᵀ over all samples of all clients.
 

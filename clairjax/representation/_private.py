@@ -1,6 +1,5 @@
 """What every private method checks, and what it returns: a basis, heads, and a ledger."""
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import jax
@@ -12,7 +11,7 @@ from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ..privacy import Ledger
-from ._data import check_counts
+from ._data import Counts, check_counts
 from ._linear import LinearClients, Representation, argument_status, input_status, least_squares_heads
 from ._subsets import check_batch
 
@@ -72,7 +71,7 @@ def check_run(
     rounds: int,
     noise_multiplier: ScalarLike,
     batch_size: int | None,
-    counts: ArrayLike | Sequence[int] | None,
+    counts: Counts | None,
 ) -> None:
     _validate.at_least(rounds, "rounds", 1)
     _validate.not_negative(noise_multiplier, "noise_multiplier")

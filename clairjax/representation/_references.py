@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
-from ._data import ClientData, check_counts, check_rank, validate_linear, validate_truth
+from ._data import ClientData, Counts, check_counts, check_rank, validate_linear, validate_truth
 from ._flute import is_stationary, withheld
 from ._linear import (
     HIGHEST,
@@ -31,7 +31,7 @@ def local_least_squares(
     inputs: ArrayLike | Sequence[Any],
     targets: ArrayLike | Sequence[Any],
     *,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> Float[Array, "clients features"]:
     """Each client's least squares coefficients from its own samples.
 
@@ -73,7 +73,7 @@ def local_ridge(
     targets: ArrayLike | Sequence[Any],
     *,
     penalty: ScalarLike | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> Float[Array, "clients features"]:
     """Each client's ridge estimate, (X_iᵀX_i/N + λI)⁻¹ X_iᵀy_i/N, with one penalty for all clients.
 
@@ -152,7 +152,7 @@ def alternating_least_squares(
     *,
     rounds: int = 300,
     truth: ArrayLike | Sequence[Any] | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> Representation:
     """Centralised least squares over rank-k models, Σ_i ‖X_i B w_i − y_i‖², by exact alternation between B and w_i.
 

@@ -13,7 +13,7 @@ from .. import _validate
 from .._status import worst
 from .._typing import ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
-from ._data import ClientData, validate_linear
+from ._data import ClientData, Counts, validate_linear
 from ._flute import withheld
 from ._linear import (
     HIGHEST,
@@ -44,7 +44,7 @@ def truncated_ridge(
     rank: int,
     *,
     penalty: ScalarLike | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> RidgeRepresentation:
     """A shared representation in one round: each client's shrunk least squares, and the best rank-k matrix to them.
 
@@ -220,21 +220,20 @@ def _grid(lowest: float) -> np.ndarray:
 
 def prior_covariance(spectra: Spectra, penalty: Float[Array, ""]) -> Float[Array, "features features"]:
     """S of `truncated_ridge` in units of the noise's variance, by one step from the ridge, S = I/(N̄ λ)."""
-    clients, size, features = spectra.vectors.shape
+    clients, _, features = spectra.vectors.shape
     estimates = ridge(spectra, penalty)
     square, unused = residuals(spectra, penalty)
     floor = jnp.finfo(square.dtype).eps * jnp.sum(spectra.rest + jnp.sum(spectra.targets**2, 1))
     variance = jnp.maximum(jnp.sum(square), floor) / jnp.sum(unused * spectra.shares)
     variance = jnp.where(variance > 0, variance, 1)
 
-    # Posterior covariances: 1/(N̄ (s_j² + λ)) along v_j and 1/(N̄ λ) across all of them.
-    along = 1 / (spectra.squares + penalty)
-    if size < features:
-        along = along - 1 / penalty
-    spread = jnp.einsum("mj,mjd,mje->de", along, spectra.vectors, spectra.vectors, precision=HIGHEST)
+    # Posterior covariances: 1/(N̄ (s_j² + λ)) along v_j, and 1/(N̄ λ) across all v_j of a client whose samples do not
+    # span all features.
+    short = (jnp.sum(spectra.squares > 0, 1) < features).astype(square.dtype)
+    along = 1 / (spectra.squares + penalty) - short[:, None] / penalty
     eye = jnp.eye(features, dtype=square.dtype)
-    if size < features:
-        spread = spread + clients / penalty * eye
+    spread = jnp.einsum("mj,mjd,mje->de", along, spectra.vectors, spectra.vectors, precision=HIGHEST)
+    spread = spread + jnp.sum(short) / penalty * eye
     total = gram(estimates) / variance + spread / spectra.mean_number
     even = EVEN_SHARE * features
     return (total + even * jnp.trace(total) / (clients * features) * eye) / (clients + even)

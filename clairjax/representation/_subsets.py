@@ -1,14 +1,12 @@
 """Which of a client's own samples a round looks at."""
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .. import _validate
 from .._typing import Key
-from ._data import check_counts
+from ._data import Counts, check_counts
 
 
 def draw_subsets(
@@ -40,7 +38,7 @@ def check_batch(
     shape: tuple[int, ...],
     subsets: int,
     least: int,
-    counts: ArrayLike | Sequence[int] | None,
+    counts: Counts | None,
 ) -> None:
     """Subsets of a size that every client has samples for; of clients that have too few the counts are refused."""
     samples = shape[1]

@@ -78,12 +78,16 @@ def moment_matrix(data):
     return np.mean(terms, 0)
 
 
+def with_penalties(data, penalty):
+    """Each client's inputs and targets, and its penalty: one for all, or its own."""
+    return zip(data.inputs, data.targets, np.broadcast_to(penalty, len(data.inputs)), strict=True)
+
+
 def ridge(data, penalty):
-    features = data.inputs.shape[2]
     return np.stack(
         [
-            np.linalg.solve(x.T @ x / len(y) + penalty * np.eye(features), x.T @ y / len(y))
-            for x, y in zip(data.inputs, data.targets, strict=True)
+            np.linalg.solve(x.T @ x / len(y) + each * np.eye(x.shape[1]), x.T @ y / len(y))
+            for x, y, each in with_penalties(data, penalty)
         ]
     )
 
@@ -91,19 +95,24 @@ def ridge(data, penalty):
 def gcv(data, penalty):
     """Residuals and degrees of freedom from each client's hat matrix; the criterion, pooled over clients."""
     total, residual, unused = 0.0, 0.0, 0.0
-    for x, y in zip(data.inputs, data.targets, strict=True):
+    for x, y, each in with_penalties(data, penalty):
         count, features = x.shape
-        hat = x @ np.linalg.solve(x.T @ x + count * penalty * np.eye(features), x.T)
+        hat = x @ np.linalg.solve(x.T @ x + count * each * np.eye(features), x.T)
         square, left = np.sum((y - hat @ y) ** 2), count - np.trace(hat)
-        total, residual, unused = total + square / left**2, residual + square, unused + left
-    return total, residual / unused  # criterion (up to a constant), noise variance
+        total, residual, unused = total + square / (left / count) ** 2, residual + square, unused + left
+    return total, residual / unused  # criterion, noise variance
 
 
 def empirical_bayes(data, penalty, even):
-    """Posterior means after one expectation-maximisation step from the ridge prior, by inverses of d × d matrices."""
-    clients, samples, features = data.inputs.shape
+    """Posterior means after one expectation-maximisation step from the ridge prior, by inverses of d × d matrices.
+
+    Penalties times numbers of samples are one number: the prior is that of all clients.
+    """
+    clients, features = len(data.inputs), data.inputs[0].shape[1]
+    strength = {round(len(y) * each, 9) for _, y, each in with_penalties(data, penalty)}
     variance = gcv(data, penalty)[1]
-    prior = variance / (samples * penalty) * np.eye(features)
+    prior = variance / strength.pop() * np.eye(features)
+    assert not strength
 
     def posterior(prior):
         for x, y in zip(data.inputs, data.targets, strict=True):
@@ -123,7 +132,7 @@ def truncated(matrix, rank):
 def basis_of(data, heads):
     """Least squares in B with the heads given, from the design matrix of all samples."""
     rows = [np.kron(sample, w) for x, w in zip(data.inputs, heads, strict=True) for sample in x]
-    return np.linalg.lstsq(np.stack(rows), data.targets.ravel())[0].reshape(data.inputs.shape[2], -1)
+    return np.linalg.lstsq(np.stack(rows), np.concatenate(data.targets))[0].reshape(data.inputs[0].shape[1], -1)
 
 
 def descend_many(grams, moments, basis, heads, *, step, rounds):
