@@ -66,16 +66,15 @@ def _row(
     penalty = _problems.penalty(weights)
     profiled = cj.profile(function, jnp.asarray(weights), penalty, repeats=repeats)
     found = jax.jit(function)(jnp.asarray(weights), penalty)
-    solution = found.decomposition if isinstance(found, cj.ClairResult) else found
-    steps = int(solution.steps)
+    steps = None if isinstance(found, cj.ClairResult) else int(found.steps)
     return {
         "what": what,
         "K": clients,
         "p = q": inputs,
         "run s": profiled.run_seconds,
         "steps": steps,
-        "per step s": profiled.run_seconds / steps if what == "solve" else None,
-        "gap": float(solution.optimality),
+        "per step s": None if steps is None else profiled.run_seconds / steps,
+        "gap": None if isinstance(found, cj.ClairResult) else float(found.optimality),
         "memory MB": None if profiled.temporary_bytes is None else profiled.temporary_bytes / 1e6,
         "× clients": None if profiled.temporary_bytes is None else profiled.temporary_bytes / weights.nbytes,
         "compile s": profiled.trace_seconds + profiled.lower_seconds + profiled.compile_seconds,

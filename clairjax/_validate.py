@@ -35,7 +35,8 @@ def client_matrices(weights: Any, name: str = "weights") -> Array:
         raise fail(name, advice, weights.dtype)
     if concrete(weights):
         with jax.ensure_compile_time_eval():  # a constant inside someone's trace is looked at, too
-            finite = np.asarray(jnp.isfinite(jnp.asarray(weights)).all((1, 2)))
+            number = np if isinstance(weights, np.ndarray) else jnp
+            finite = np.asarray(number.isfinite(weights).all((1, 2)))
         if not finite.all():
             clients = ", ".join(map(str, np.flatnonzero(~finite)))
             raise fail(name, "finite", f"NaN or infinite values from client(s) {clients}")

@@ -15,7 +15,7 @@ import numpy as np
 import clairjax
 from clairjax import Factored, Penalty, PrivatePowerMethod, ProximalGradient, clair, decompose
 from clairjax import representation as models
-from clairjax.alignment import decompose_noiseless
+from clairjax.alignment import Multipliers, elect
 
 
 CLIENTS, OUT, IN = 8, 7, 6
@@ -115,7 +115,10 @@ OF_WEIGHTS = {
     "decompose, ProximalGradient": lambda of: decompose(
         of.weights, Penalty(0.6 * of.number, 0.25), solver=ProximalGradient(accelerate=True)
     ),
-    "decompose_noiseless": lambda of: decompose_noiseless(of.weights, Penalty(of.number, 0.4 * of.number)),
+    "decompose, Multipliers": lambda of: decompose(
+        of.weights, Penalty(of.number, 0.4 * of.number), solver=Multipliers()
+    ),
+    "elect": lambda of: elect(of.weights, penalty=Penalty(0.6 * of.number, 0.25), threshold=2.0 * of.number),
     "clair": lambda of: clair(of.weights, vote_share=0.5 * of.number, shrink=True),
 }
 OF_SAMPLES = {
@@ -150,8 +153,8 @@ def problem(name, seed, dtype="float64"):
 
 
 def public_functions():
-    rooms = [value for name, value in vars(clairjax).items() if inspect.ismodule(value) and not name.startswith("_")]
-    for room in (clairjax, *rooms):
+    public = [getattr(clairjax, name) for name in clairjax.__all__]
+    for room in (clairjax, *filter(inspect.ismodule, public)):
         for name, value in vars(room).items():
             if inspect.isfunction(value) and not name.startswith("_"):
                 yield name, inspect.signature(value)

@@ -1,8 +1,10 @@
 """What the drivers ask of their arguments, and the forms the solvers take them in."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -10,94 +12,128 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from .. import _validate
 from .._status import Status, worst
 from .._typing import ScalarLike
-from ._factored import Factored
 from ._low_rank import LowRankMatrices, client_factors
 from ._program import Penalty
-from ._proximal_gradient import ProximalGradient
+from ._reports import DenseReports, Reports
+from ._solver import Solver
 
 
-def reports(weights: Any) -> Array | LowRankMatrices:
-    """What clients report, dense or in factors, of the shape and type that the drivers want."""
-    return client_factors(weights) if isinstance(weights, LowRankMatrices) else _validate.client_matrices(weights)
+SIDES = ("rows", "columns")
+Matrices = TypeVar("Matrices", bound=Any)  # anything with .mT
 
 
-def input_status(weights: Array | LowRankMatrices, in_range: Bool[Array, ""] | bool) -> Status:
-    squares = weights.squared_norms() if isinstance(weights, LowRankMatrices) else weights**2
-    finite = Status.where(jnp.isfinite(8 * jnp.sum(squares)), Status.converged, Status.nonfinite_input)
+def reported(weights: Any, shared: Any = "rows") -> Reports:
+    """What clients report, of the shape and type that the drivers want, turned so that a row space is shared."""
+    if not isinstance(shared, str) or shared not in SIDES:
+        raise _validate.fail("shared", "'rows' or 'columns'", repr(shared))
+    if isinstance(weights, LowRankMatrices):
+        return turned(client_factors(weights), shared)
+    return turned(DenseReports(_validate.client_matrices(weights)), shared)
+
+
+def turned(matrices: Matrices, shared: str) -> Matrices:
+    """Transposed where columns are shared; so are results, back."""
+    return matrices.mT if shared == "columns" else matrices
+
+
+def input_status(reports: Reports, in_range: Bool[Array, ""] | bool) -> Status:
+    squares = jnp.sum(reports.squared_norms())
+    finite = Status.where(jnp.isfinite(8 * squares), Status.converged, Status.nonfinite_input)
     return worst(finite, Status.where(in_range, Status.converged, Status.invalid_argument))
 
 
-def traced_in_range(
-    penalty: Penalty | None,
-    pair_weights: Float[Array, "clients clients"] | None = None,
-    *,
-    threshold: ScalarLike | None = None,
-    vote_share: ScalarLike = 0.5,
-    rtol: ScalarLike | None = None,
-    step: ScalarLike | None = None,
-) -> Bool[Array, ""] | bool:
-    """Whether all that the guards below could not look at, because it is traced, is as they want it."""
-    penalties = () if penalty is None else (penalty.low_rank, penalty.sparse)
-    holds: list[Any] = [True if threshold is None else threshold >= 0, (vote_share > 0) & (vote_share < 1)]
-    if pair_weights is not None and not _validate.concrete(pair_weights):
-        positive = (pair_weights > 0) & jnp.isfinite(pair_weights)
-        holds.append((positive | jnp.eye(len(pair_weights), dtype=bool)) & (pair_weights == pair_weights.T))
-    return _validate.traced_in_range(positive=[*penalties, step], not_negative=[rtol], holds=holds)
+class Program(eqx.Module):
+    """The convex program and its solver, as `decompose` and `elect` were asked for them. `in_range`: whether all
+    that the guards could not look at, because it is traced, is as they want it."""
+
+    penalty: Penalty | None
+    solver: Solver
+    pair_weights: Float[Array, "clients clients"]
+    in_range: Bool[Array, ""] | bool
+
+    @classmethod
+    def of(
+        cls, reports: Reports, penalty: Any, solver: Any, pair_weights: ArrayLike | Sequence[Any] | None
+    ) -> "Program":
+        if not isinstance(solver, Solver):
+            raise _validate.fail("solver", "a Factored, ProximalGradient or Multipliers", repr(solver))
+        in_range = [solver.check()]
+        if penalty is not None:
+            in_range.append(_checked(penalty))
+            penalty = jax.tree.map(lambda number: _number(number, reports.dtype), penalty)
+        table = pair_weight_table(pair_weights, reports)
+        if not _validate.concrete(table):
+            positive = ((table > 0) & jnp.isfinite(table)) | jnp.eye(len(table), dtype=bool)
+            in_range.append((positive & (table == table.T)).all())
+        return cls(penalty, solver, table, _validate.traced_in_range(holds=in_range))
 
 
-def cast(penalty: Penalty, weights: Array | LowRankMatrices) -> Penalty:
-    return Penalty(jnp.asarray(penalty.low_rank, weights.dtype), jnp.asarray(penalty.sparse, weights.dtype))
+class Voting(eqx.Module):
+    """How `elect` was asked to vote: `threshold`, `vote_share`, the `rank` of the row space, and whether to refit."""
+
+    threshold: Float[Array, ""] | None
+    vote_share: Float[Array, ""]
+    in_range: Bool[Array, ""] | bool
+    rank: int | None = eqx.field(static=True)
+    refit: bool = eqx.field(static=True)
+
+    @classmethod
+    def of(
+        cls, reports: Reports, solver: Solver, threshold: Any, vote_share: ScalarLike, rank: Any, refit: Any
+    ) -> "Voting":
+        if rank is not None:
+            rank = checked_rank(rank, reports, solver.rank_bound(reports.shape[2]))
+        if threshold is not None:
+            _validate.one_number(threshold, "threshold")
+            if _validate.concrete(threshold) and not float(threshold) >= 0:
+                raise _validate.fail("threshold", "zero or positive", threshold)
+        _validate.between(vote_share, "vote_share", 0, 1)
+        _validate.flag(refit, "refit")
+        at_least_zero = True if threshold is None else threshold >= 0
+        in_range = _validate.traced_in_range(holds=[at_least_zero, vote_share > 0, vote_share < 1])
+        threshold = None if threshold is None else _number(threshold, reports.dtype)
+        return cls(threshold, _number(vote_share, reports.dtype), in_range, rank, bool(refit))
 
 
-def check_penalty(penalty: Any) -> None:
+def _number(value: ScalarLike, dtype: jnp.dtype) -> Float[Array, ""]:
+    """Converted on the host if it is there: otherwise that is a program of its own to compile."""
+    return jnp.asarray(np.asarray(value, dtype) if _validate.concrete(value) else value, dtype)
+
+
+def _checked(penalty: Any) -> Bool[Array, ""] | bool:
     if not isinstance(penalty, Penalty):
         raise _validate.fail("penalty", "a Penalty(low_rank, sparse)", repr(penalty))
     _validate.positive(penalty.low_rank, "penalty.low_rank")
     _validate.positive(penalty.sparse, "penalty.sparse")
+    return _validate.traced_in_range(positive=[penalty.low_rank, penalty.sparse])
 
 
-def check_solver(solver: Any, weights: Array | LowRankMatrices) -> None:
-    if not isinstance(solver, (Factored, ProximalGradient)):
-        raise _validate.fail("solver", "a Factored or a ProximalGradient", repr(solver))
-    if isinstance(solver, ProximalGradient) and isinstance(weights, LowRankMatrices):
-        raise _validate.fail(
-            "solver", "a Factored for LowRankMatrices, whose contrasts are never formed", repr(solver)
-        )
-    check_rtol(solver.rtol, "solver.rtol")
-    if isinstance(solver, ProximalGradient) and solver.step is not None:
-        _validate.positive(solver.step, "solver.step")
-
-
-def check_rtol(rtol: ScalarLike | None, name: str) -> None:
-    if rtol is not None:
-        _validate.not_negative(rtol, name)
-
-
-def check_rank(rank: Any, weights: Array | LowRankMatrices, solver: Factored | ProximalGradient) -> None:
-    _, out, in_ = weights.shape
-    bound, name = min(out, in_), "min(out, in)"
-    if isinstance(weights, LowRankMatrices) and weights.rows < bound:
-        bound, name = weights.rows, "the sum of the clients' ranks"
+def checked_rank(rank: Any, reports: Reports, most: int) -> int:
+    bound, name = reports.rank_bound
     if not _validate.is_integer(rank):
         raise _validate.fail("rank", "an integer, static inside a trace", rank)
     if not 1 <= rank <= bound:
         raise _validate.fail("rank", f"between 1 and {name} = {bound}", rank)
-    if isinstance(solver, Factored) and rank > solver.max_rank:
-        raise _validate.fail("rank", f"at most the solver's max_rank = {solver.max_rank}", rank)
+    if rank > most:
+        raise _validate.fail("rank", f"at most the solver's max_rank = {most}", rank)
+    return int(rank)
 
 
 def pair_weight_table(
-    pair_weights: ArrayLike | Sequence[Any] | None, weights: Array | LowRankMatrices
+    pair_weights: ArrayLike | Sequence[Any] | None, reports: Reports
 ) -> Float[Array, "clients clients"]:
-    count = weights.shape[0]
-    table = jnp.asarray(1 / count if pair_weights is None else pair_weights, weights.dtype)
-    if table.shape not in ((), (count, count)):
-        raise _validate.fail("pair_weights", f"a scalar or of shape ({count}, {count})", f"shape {table.shape}")
-    if _validate.concrete(table):
-        host = np.broadcast_to(np.asarray(table), (count, count))
-        off_diagonal = host[~np.eye(count, dtype=bool)]
-        _validate.positive(off_diagonal.min(), "pair_weights")
-        _validate.positive(off_diagonal.max(), "pair_weights")
-        if not np.array_equal(host, host.T):
-            raise _validate.fail("pair_weights", "symmetric", "a table that differs from its transpose")
-    return jnp.where(jnp.eye(count, dtype=bool), 0, jnp.broadcast_to(table, (count, count)))
+    count = reports.shape[0]
+    own = np.eye(count, dtype=bool)
+    given = 1 / count if pair_weights is None else pair_weights
+    shape = np.shape(given)
+    if shape not in ((), (count, count)):
+        raise _validate.fail("pair_weights", f"a scalar or of shape ({count}, {count})", f"shape {shape}")
+    if not _validate.concrete(given):
+        return jnp.where(own, 0, jnp.broadcast_to(jnp.asarray(given, reports.dtype), (count, count)))
+    # On the host: each operation outside a compiled program is a program of its own to compile.
+    table = np.broadcast_to(np.asarray(given, reports.dtype), (count, count))
+    _validate.positive(table[~own].min(), "pair_weights")
+    _validate.positive(table[~own].max(), "pair_weights")
+    if not np.array_equal(table, table.T):
+        raise _validate.fail("pair_weights", "symmetric", "a table that differs from its transpose")
+    return jnp.asarray(np.where(own, 0, table))

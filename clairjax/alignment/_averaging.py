@@ -1,11 +1,9 @@
 """The matrix baselines that CLAIR is compared with: each maps what the clients report to what they use."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-
-HIGHEST = jax.lax.Precision.HIGHEST
+from ._reports import DenseReports, members_mean
 
 
 def local(weights: Float[Array, "clients out in"]) -> Float[Array, "clients out in"]:
@@ -76,13 +74,4 @@ def label_oracle(
     >>> label_oracle(weights, jnp.array([True, True, False]), jnp.array([[1.0], [0.0]])).tolist()
     [[[1.0, 3.0]], [[3.0, 3.0]], [[9.0, 9.0]]]
     """
-    mean = members_mean(weights, members)[None]
-    coordinates = jnp.einsum("kqp,pr->kqr", weights - mean, basis, precision=HIGHEST)
-    refined = mean + jnp.einsum("kqr,pr->kqp", coordinates, basis, precision=HIGHEST)
-    return jnp.where(members[:, None, None], refined, weights)
-
-
-def members_mean(weights: Float[Array, "clients out in"], members: Bool[Array, " clients"]) -> Float[Array, "out in"]:
-    """The mean over the members, zero when there is none. Other clients leave no trace, finite or not."""
-    total = jnp.where(members[:, None, None], weights, 0).sum(0)
-    return total / jnp.maximum(members.sum(), 1).astype(weights.dtype)
+    return DenseReports(weights).refined(members, basis, jnp.where(members, 0, 1).astype(weights.dtype))

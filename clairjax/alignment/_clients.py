@@ -29,6 +29,10 @@ class Clients(eqx.Module):
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:
         """W_k @ basis."""
 
+    def matrices(self) -> Float[Array, "clients out in"]:
+        """W_k themselves, in the clients' own coordinates: only for solvers that form the contrasts."""
+        return self.times(jnp.eye(self.shape[2], dtype=self.dtype))
+
     @abstractmethod
     def adjoint_times(self, rows: Float[Array, "clients out columns"]) -> Float[Array, " in columns"]:
         """Σ_k W_kᵀ @ rows_k."""
@@ -90,6 +94,9 @@ class DenseClients(Clients):
         middle = weights.shape[0] // 2
         medoid = jnp.argmin(jnp.sort(distances, axis=1)[:, middle])
         return DenseClients(weights - weights[medoid][None])
+
+    def matrices(self) -> Float[Array, "clients out in"]:
+        return self.values
 
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:
         return jnp.einsum("kqp,pr->kqr", self.values, basis, precision=HIGHEST)

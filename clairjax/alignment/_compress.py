@@ -10,7 +10,7 @@ from .. import _validate
 from ._contrasts import HIGHEST
 from ._low_rank import LowRankMatrices
 from ._low_rank_clients import joint_rows
-from ._low_rank_refine import RefinedFactors
+from ._refined_factors import RefinedFactors
 
 
 class Spectra(NamedTuple):
@@ -109,3 +109,26 @@ def truncation_errors(values: Float[Array, "clients all"]) -> Float[Array, "clie
 def rank_within(values: Float[Array, "clients all"], error: float) -> Int[Array, " clients"]:
     """The smallest rank of each client whose truncation errs by at most `error`."""
     return jnp.sum(truncation_errors(values) > error, axis=1, dtype=jnp.int32)
+
+
+@jax.jit
+def change_norms(refined: RefinedFactors, weights: LowRankMatrices) -> Float[Array, " clients"]:
+    """‖W̃_k − W_k‖_F of what `refine` made of `weights`, whose factor on one side is kept."""
+    if refined.transposed:
+        refined, weights = refined.mT, weights.mT
+    down = refined.own_down - weights.scaled_down()
+    up, common_up = refined.own_up, refined.common_up
+    own = jnp.sum(_products(up, up) * _products(down.swapaxes(1, 2), down.swapaxes(1, 2)), axis=(1, 2))
+    left = jnp.einsum("kqr,qs->krs", up, common_up, precision=HIGHEST)
+    right = jnp.einsum("krp,sp->krs", down, refined.common_down, precision=HIGHEST)
+    mixed = jnp.sum(left * right, axis=(1, 2))
+    common = jnp.sum(
+        jnp.matmul(common_up.T, common_up, precision=HIGHEST)
+        * jnp.matmul(refined.common_down, refined.common_down.T, precision=HIGHEST)
+    )
+    share = refined.common_share
+    return jnp.sqrt(jnp.maximum(own + 2 * share * mixed + share**2 * common, 0))
+
+
+def _products(left: Float[Array, "clients n r"], right: Float[Array, "clients n s"]) -> Float[Array, "clients r s"]:
+    return jnp.einsum("knr,kns->krs", left, right, precision=HIGHEST)

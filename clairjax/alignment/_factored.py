@@ -13,8 +13,9 @@ from .._loop import iterate
 from .._typing import ScalarLike
 from ..kernels import orthonormalize, spectral_norm
 from ._clients import Clients
-from ._contrasts import HIGHEST, diagonal, laplacian_times, pair_squared_distances, pair_sum
+from ._contrasts import HIGHEST, after, diagonal, laplacian_times, pair_squared_distances, pair_sum
 from ._program import Certificate, Decomposition, Penalty, Start, certify, decomposition, residual_weights, tolerance
+from ._solver import Solver
 
 
 # Up to this width the Gram of the dual variable is formed: exact, and cheaper to compile. Beyond, Lanczos.
@@ -22,7 +23,7 @@ SMALL = 128
 LANCZOS_STEPS = 24
 
 
-class Factored(eqx.Module):
+class Factored(Solver):
     """Alternating minimisation over L_g = U_g Aᵀ with the sparse part eliminated.
 
     With A: p × r the nuclear norm is min ½(‖U‖² + ‖A‖²), and the program is Σ_g ω_g huber(‖D_g − U_g Aᵀ‖; λ_S/ω_g)
@@ -47,7 +48,9 @@ class Factored(eqx.Module):
 
     def __check_init__(self):
         _validate.at_least(self.max_rank, "max_rank", 1)
-        _validate.at_least(self.max_steps, "max_steps", 1)
+
+    def rank_bound(self, in_: int) -> int:
+        return min(self.max_rank, in_)
 
     def solve(
         self,
@@ -224,15 +227,6 @@ def _dual_square(
         return remainder.adjoint_times(outside[..., None])[:, 0] + jnp.matmul(directions, inside, precision=HIGHEST)
 
     return spectral_norm(gram_times, in_, dtype=inner.dtype, steps=LANCZOS_STEPS)
-
-
-def after(x: Array, computed: Array) -> Array:
-    """x, available only once `computed` is.
-
-    On CPU two batched factorisations that do not depend on each other can wait for each other's threads for ever
-    (jaxlib 0.10). Zero times a float is not folded away, for it may be NaN.
-    """
-    return x + 0 * computed.sum()
 
 
 def contrast_products(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._low_rank import LowRankMatrices, client_factors
-from ._refine import PLAIN_GAP
+from ._refit import PLAIN_GAP
 
 
 def level_ranks(weights: LowRankMatrices) -> LowRankMatrices:
@@ -50,7 +50,7 @@ def level_ranks(weights: LowRankMatrices) -> LowRankMatrices:
     >>> levelled = cj.alignment.level_ranks(weights)
     >>> levelled.ranks.tolist()
     [2, 2, 2, 2, 2]
-    >>> cj.alignment.refine_members(weights, cj.clair(levelled).members).shape
+    >>> cj.alignment.refine(weights, cj.alignment.elect(levelled).members).shape
     (5, 9, 8)
     """
     weights = client_factors(weights)

@@ -1,19 +1,24 @@
 """Clients that report factors: CLAIR without forming any of their matrices."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
+from ._clients import Clients, DenseClients
 from ._contrasts import HIGHEST
+from ._low_rank_clients import reduced
+from ._refined_factors import RefinedFactors
+from ._reports import Reports
 
 
-class LowRankMatrices(eqx.Module):
+class LowRankMatrices(Reports):
     """One matrix a client as a product of factors, W_k = scale_k · up_k · down_k: LoRA's scale · B · A.
 
     **Arguments:**
@@ -76,15 +81,16 @@ class LowRankMatrices(eqx.Module):
 
     @property
     def mT(self) -> "LowRankMatrices":  # as arrays have it
-        """The transposed matrices, for the dual: a shared left factor."""
+        """The transposed matrices."""
         turned = (self.down.swapaxes(1, 2), self.up.swapaxes(1, 2), self.scale, self.ranks)
         where = lambda matrices: (matrices.up, matrices.down, matrices.scale, matrices.ranks)
         return eqx.tree_at(where, self, turned)
 
     @property
-    def rows(self) -> int:
-        """Bound on the dimension of the joint row space, and of the joint column space."""
-        return self.up.shape[0] * self.up.shape[2]
+    def rank_bound(self) -> tuple[int, str]:
+        count, out, in_ = self.shape
+        together = count * self.up.shape[2]
+        return min((min(out, in_), "min(out, in)"), (together, "the sum of the clients' ranks"), key=itemgetter(0))
 
     def scaled_down(self) -> Float[Array, "clients rank in"]:
         return self.scale[:, None, None] * self.down
@@ -99,6 +105,37 @@ class LowRankMatrices(eqx.Module):
         left = jnp.einsum("kqr,kqs->krs", self.up, self.up, precision=HIGHEST)
         right = jnp.einsum("krp,ksp->krs", down, down, precision=HIGHEST)
         return jnp.sum(left * right, axis=(1, 2))
+
+    def clients(self) -> Clients:
+        """Dense, where forming the matrices is the cheaper way."""
+        _, out, in_ = self.shape
+        if self.up.shape[2] * (out + in_) >= out * in_:
+            return DenseClients.centred(self.dense())
+        return reduced(self.up, self.scaled_down(), self.ranks)
+
+    def outside(self, basis: Float[Array, " in columns"]) -> "LowRankMatrices":
+        down = self.scaled_down()
+        parts = down - _along(down, basis), jnp.ones_like(self.scale)
+        return eqx.tree_at(lambda matrices: (matrices.down, matrices.scale), self, parts)
+
+    def refined(
+        self, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
+    ) -> RefinedFactors:
+        count, out, size = self.up.shape
+        down = self.scaled_down()
+        inside = _along(down, basis)
+        own_share = share[:, None, None]
+        own = jnp.where(own_share == 1, down, inside + own_share * (down - inside))
+        # Others may be huge or not finite: their factors stay out of the mean altogether.
+        counted = members[:, None, None]
+        number = jnp.maximum(members.sum(), 1).astype(self.dtype)
+        common_up = jnp.where(counted, self.up, 0).transpose(1, 0, 2).reshape(out, count * size)
+        common_down = (jnp.where(counted, down - inside, 0) / number).reshape(count * size, -1)
+        return RefinedFactors(self.up, own, common_up, common_down, 1 - share)
+
+
+def _along(down: Float[Array, "clients rank in"], basis: Float[Array, " in columns"]) -> Array:
+    return jnp.matmul(jnp.matmul(down, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
 
 
 def _shapes(factors: Array | list[Array]) -> list[tuple[int, ...]]:

@@ -5,10 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._clients import Clients, DenseClients, nonzero
-from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances
-from ._low_rank import LowRankMatrices
-from ._program import Decomposition
+from ._clients import Clients, nonzero
+from ._contrasts import HIGHEST, after, laplacian_times, pair_squared_distances
 
 
 class LowRankClients(Clients):
@@ -124,22 +122,15 @@ def _inner_products(
     return table.reshape(count, rank, count, rank).sum((1, 3))
 
 
-def centred(weights: Array | LowRankMatrices) -> Clients:
-    """The form in which the solvers take the clients: dense, where forming the matrices is the cheaper way."""
-    if not isinstance(weights, LowRankMatrices):
-        return DenseClients.centred(weights)
-    _, out, in_ = weights.shape
-    if weights.up.shape[2] * (out + in_) >= out * in_:
-        return DenseClients.centred(weights.dense())
-    return _centred(weights)
-
-
 @jax.named_scope("clairjax.reduce_factors")
-def _centred(weights: LowRankMatrices) -> LowRankClients:
-    _, out, in_ = weights.shape
-    up = _coordinates(weights.up)
-    row_basis, down = joint_rows(weights.scaled_down())
-    medoid = _medoid(up, down)
+def reduced(
+    up: Float[Array, "clients out rank"], down: Float[Array, "clients rank in"], ranks: Int[Array, " clients"]
+) -> LowRankClients:
+    """The clients W_k = up_k down_k, of these ranks, as the solvers see them."""
+    out, in_ = up.shape[1], down.shape[2]
+    up = _coordinates(up)
+    row_basis, down = joint_rows(after(down, up))
+    medoid = _medoid(after(up, down), down)
     common_columns, core = jnp.linalg.qr(up[medoid])
 
     def inside(columns: Array) -> Array:
@@ -162,7 +153,7 @@ def _centred(weights: LowRankMatrices) -> LowRankClients:
     same = jnp.sum(common_rows**2 + rows**2, axis=(1, 2)) <= rounding**2 * own_square
     common_rows, rows = (jnp.where(same[:, None, None], 0, each) for each in (common_rows, rows))
     products = _column_products(columns)
-    return LowRankClients(common_columns, common_rows, columns, products, rows, row_basis, weights.ranks, (out, in_))
+    return LowRankClients(common_columns, common_rows, columns, products, rows, row_basis, ranks, (out, in_))
 
 
 def _coordinates(up: Float[Array, "clients out rank"]) -> Float[Array, "clients reduced rank"]:
@@ -194,8 +185,3 @@ def _medoid(up: Float[Array, "clients out rank"], down: Float[Array, "clients ra
     rows = jnp.matmul(core, down, precision=HIGHEST)
     distances = pair_squared_distances(_inner_products(_column_products(columns), rows))
     return jnp.argmin(jnp.sort(distances, axis=1)[:, up.shape[0] // 2])
-
-
-def lifted(solution: Decomposition, clients: Clients) -> Decomposition:
-    """With the basis in the coordinates of the inputs."""
-    return eqx.tree_at(lambda result: result.basis, solution, clients.lift(solution.basis))

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,8 +10,10 @@ from jaxtyping import Array, Float
 from .._loop import iterate
 from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
+from ._clients import Clients
 from ._contrasts import HIGHEST, contrasts, pair_index
-from ._program import Certificate, Decomposition, Penalty, decomposition, tolerance
+from ._program import Certificate, Decomposition, Penalty, Start, decomposition, tolerance
+from ._solver import Solver
 
 
 class _State(NamedTuple):
@@ -19,55 +22,72 @@ class _State(NamedTuple):
     multiplier: Float[Array, "pairs out in"]
 
 
-def solve_noiseless(
-    weights: Float[Array, "clients out in"], penalty: Penalty, max_steps: int, rtol: ScalarLike | None
-) -> Decomposition:
-    """Alternating direction method of multipliers on min λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F subject to L + S = D.
+class Multipliers(Solver):
+    """The noiseless program: min λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F subject to L_g + S_g = D_g, by multipliers.
 
-    Its own solver and not the penalty limit of (7): there the row space is off in proportion to the penalties. The
-    multiplier always meets ‖Y_g‖_F ≤ λ_S;
-    scaled to ‖Y‖_op ≤ λ_L it gives the dual value ⟨Y, D⟩. `optimality` is the larger of the relative gap and of
-    ‖D − L − S‖/‖D‖.
+    It is not the penalty limit of (7), whose row space is off in proportion to the penalties. Only the ratio of the
+    two penalties matters to the minimiser: `penalty_ratio_interval` tells the ratios for which Theorem 1 promises the
+    shared row space. `optimality` is the larger of the relative duality gap (told to √eps) and of ‖D − L − S‖/‖D‖.
+    `residual_norms` are those of the sparse part; pair weights have no place in this program.
+
+    **Args:** `max_steps` (static). `rtol`: stop when `optimality` is at or below it; None means eps^0.6 of the dtype.
+
+    **Source:** CLAIR (24), Theorem 1; the alternating direction method of multipliers.
+
+    **Cost:** a step as `ProximalGradient`'s, on the stack of K²/2 contrasts; 20 to 100 steps.
     """
-    stack = contrasts(weights)
-    dtype = stack.dtype
-    rtol = tolerance(rtol, dtype)
-    norms = block_norms(stack)
-    # Steps of the multiplier in proportion to what a unit of it means: the sparse penalty over a typical contrast.
-    typical = jnp.median(norms)
-    scale = penalty.sparse / jnp.where(typical > 0, typical, 1)
-    total = jnp.sum(stack**2)
-    zero = jnp.zeros_like(stack)
 
-    @jax.named_scope("clairjax.noiseless_step")
-    def step(state: _State) -> _State:
-        target = stack + state.multiplier / scale
-        flat = (target - state.sparse).reshape(-1, stack.shape[2])
-        low_rank = svt(flat, penalty.low_rank / scale).reshape(stack.shape)
-        sparse = block_soft_threshold(target - low_rank, penalty.sparse / scale)
-        return _State(low_rank, sparse, scale * (target - low_rank - sparse))
+    max_steps: int = eqx.field(static=True, default=1000)
+    rtol: ScalarLike | None = None
 
-    def certify(state: _State) -> Certificate:
-        in_ = stack.shape[2]
-        residual_norms = block_norms(stack - state.low_rank)
-        both = jnp.stack([state.low_rank.reshape(-1, in_), state.multiplier.reshape(-1, in_)])
-        bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
-        basis, dual_values = bases[0], jnp.sqrt(jnp.maximum(squares[1], 0))
-        # Lengths along the singular vectors are right to eps of the largest, roots of the eigenvalues only to √eps.
-        values = jnp.linalg.norm(jnp.matmul(both[0], basis, precision=HIGHEST), axis=0)
-        objective = penalty.low_rank * values.sum() + penalty.sparse * residual_norms.sum()
-        dual = jnp.sum(state.multiplier * stack) / jnp.maximum(dual_values[0] / penalty.low_rank, 1)
-        gap = (objective - dual) / jnp.where(objective == 0, 1, objective)
-        # Singular values by way of a Gram are good to √eps: below that the gap is rounding.
-        gap = jnp.where(gap > 4 * jnp.sqrt(jnp.finfo(dtype).eps), gap, 0)
-        violation = jnp.sum((stack - state.low_rank - state.sparse) ** 2) / jnp.where(total > 0, total, 1)
-        optimality = jnp.maximum(gap, jnp.sqrt(violation))
-        count = weights.shape[0]
-        table = jnp.zeros((count, count), dtype).at[pair_index(count)].set(residual_norms)
-        # The dual is linear and excludes no direction.
-        return Certificate(objective, optimality, basis, values, table + table.T, jnp.zeros_like(values))
+    def solve(
+        self,
+        clients: Clients,
+        penalty: Penalty,
+        pair_weights: Float[Array, "clients clients"],
+        start: Start | None = None,
+    ) -> Decomposition:
+        """The multiplier always meets ‖Y_g‖_F ≤ λ_S; scaled to ‖Y‖_op ≤ λ_L it gives the dual value ⟨Y, D⟩."""
+        del pair_weights, start
+        stack = contrasts(clients.matrices())
+        dtype = stack.dtype
+        rtol = tolerance(self.rtol, dtype)
+        norms = block_norms(stack)
+        # Steps of the multiplier in proportion to what a unit of it means: the sparse penalty over a typical contrast.
+        typical = jnp.median(norms)
+        scale = penalty.sparse / jnp.where(typical > 0, typical, 1)
+        total = jnp.sum(stack**2)
+        zero = jnp.zeros_like(stack)
 
-    _, certificate, outcome = iterate(
-        step, certify, _State(zero, zero, zero), rtol=rtol, max_steps=max_steps, check_every=10
-    )
-    return decomposition(certificate, outcome, penalty, rtol)
+        @jax.named_scope("clairjax.noiseless_step")
+        def step(state: _State) -> _State:
+            target = stack + state.multiplier / scale
+            flat = (target - state.sparse).reshape(-1, stack.shape[2])
+            low_rank = svt(flat, penalty.low_rank / scale).reshape(stack.shape)
+            sparse = block_soft_threshold(target - low_rank, penalty.sparse / scale)
+            return _State(low_rank, sparse, scale * (target - low_rank - sparse))
+
+        def certify(state: _State) -> Certificate:
+            in_ = stack.shape[2]
+            residual_norms = block_norms(stack - state.low_rank)
+            both = jnp.stack([state.low_rank.reshape(-1, in_), state.multiplier.reshape(-1, in_)])
+            bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
+            basis, dual_values = bases[0], jnp.sqrt(jnp.maximum(squares[1], 0))
+            # Lengths along the singular vectors are right to eps of the largest, roots of eigenvalues only to √eps.
+            values = jnp.linalg.norm(jnp.matmul(both[0], basis, precision=HIGHEST), axis=0)
+            objective = penalty.low_rank * values.sum() + penalty.sparse * residual_norms.sum()
+            dual = jnp.sum(state.multiplier * stack) / jnp.maximum(dual_values[0] / penalty.low_rank, 1)
+            gap = (objective - dual) / jnp.where(objective == 0, 1, objective)
+            # Singular values by way of a Gram are good to √eps: below that the gap is rounding.
+            gap = jnp.where(gap > 4 * jnp.sqrt(jnp.finfo(dtype).eps), gap, 0)
+            violation = jnp.sum((stack - state.low_rank - state.sparse) ** 2) / jnp.where(total > 0, total, 1)
+            optimality = jnp.maximum(gap, jnp.sqrt(violation))
+            count = clients.shape[0]
+            table = jnp.zeros((count, count), dtype).at[pair_index(count)].set(residual_norms)
+            # The dual is linear and excludes no direction.
+            return Certificate(objective, optimality, basis, values, table + table.T, jnp.zeros_like(values))
+
+        _, certificate, outcome = iterate(
+            step, certify, _State(zero, zero, zero), rtol=rtol, max_steps=self.max_steps, check_every=10
+        )
+        return decomposition(certificate, outcome, penalty, rtol)

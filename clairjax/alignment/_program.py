@@ -10,6 +10,7 @@ from .._loop import Outcome
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ..subspaces import projector
+from ._clients import Clients
 from ._contrasts import pair_sum
 
 
@@ -165,3 +166,8 @@ def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, 
 def with_status(solution: Decomposition, status: Status) -> Decomposition:
     """The solution of a problem whose data or arguments may be bad."""
     return eqx.tree_at(lambda result: result.status, solution, worst(status, solution.status))
+
+
+def lifted(solution: Decomposition, clients: Clients) -> Decomposition:
+    """With the basis in the coordinates of the inputs."""
+    return eqx.tree_at(lambda result: result.basis, solution, clients.lift(solution.basis))

@@ -5,18 +5,19 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _validate
 from .._loop import iterate
 from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
-from ._clients import Clients, DenseClients
+from ._clients import Clients
 from ._contrasts import HIGHEST, contrasts, pair_index
 from ._program import Certificate, Decomposition, Penalty, Start, certify, decomposition, residual_weights, tolerance
+from ._solver import Solver
 
 
-class ProximalGradient(eqx.Module):
+class ProximalGradient(Solver):
     """Proximal gradient on (L, S), or accelerated on L alone.
 
     A step is R = D − L − S, L ← SVT(L + t ω R; t λ_L), S ← BST(S + t ω R; t λ_S) from L = S = 0.
@@ -41,8 +42,10 @@ class ProximalGradient(eqx.Module):
     max_steps: int = eqx.field(static=True, default=5000)
     rtol: ScalarLike | None = None
 
-    def __check_init__(self):
-        _validate.at_least(self.max_steps, "max_steps", 1)
+    def check(self) -> Bool[Array, ""] | bool:
+        if self.step is not None:
+            _validate.positive(self.step, "solver.step")
+        return super().check() & _validate.traced_in_range(positive=[self.step])
 
     def solve(
         self,
@@ -51,11 +54,9 @@ class ProximalGradient(eqx.Module):
         pair_weights: Float[Array, "clients clients"],
         start: Start | None = None,
     ) -> Decomposition:
-        """Solve (7) for dense clients. `start` is `Factored`'s and is not used here."""
+        """Solve (7) on contrasts that are formed. `start` is `Factored`'s and is not used here."""
         del start
-        if not isinstance(clients, DenseClients):
-            raise ValueError("ProximalGradient forms the contrasts and needs dense weights: use solver=Factored().")
-        stack = contrasts(clients.values)
+        stack = contrasts(clients.matrices())
         weights = pair_weights[pair_index(clients.shape[0])][:, None, None]
         dtype = stack.dtype
         rtol = tolerance(self.rtol, dtype)

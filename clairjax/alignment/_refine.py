@@ -1,68 +1,56 @@
-"""Refinement (9), the row space refitted on the members, and shrinkage of what lies outside it."""
+"""Refinement (9) of a collaborative set, and shrinkage of what lies outside the shared row space."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, overload
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from ..subspaces import noise_edge_rank, rank_from_gap
-from ._averaging import members_mean
-from ._clients import Clients, nonzero
-from ._contrasts import HIGHEST
-from ._program import leading
-
-
-# On the noise edge: least squares with n/p of 6 to 10 leaves noise that is far from white with few members.
-MARGIN = 1.4
-# An eigenvalue this many times the next is a gap that noise whose spectrum falls off does not have.
-PLAIN_GAP = 4
+from .. import _validate
+from ._arguments import checked_rank, reported, turned
+from ._contrasts import diagonal
+from ._factored import Factored
+from ._low_rank import LowRankMatrices
+from ._refined_factors import RefinedFactors
+from ._refit import refit_members
+from ._reports import Reports
 
 
-class Refit(NamedTuple):
-    basis: Float[Array, " in max_rank"]
-    rank: Int[Array, ""]
-    by_gap: Bool[Array, ""]  # whether the members' noise had no floor to find the rank against
+@overload
+def refine(
+    weights: LowRankMatrices,
+    members: ArrayLike,
+    *,
+    basis: ArrayLike | None = None,
+    rank: int | None = None,
+    shared: str = "rows",
+    shrink: bool = False,
+) -> RefinedFactors: ...
 
 
-def refit(clients: Clients, members: Bool[Array, " clients"], max_rank: int, rank: int | None) -> Refit:
-    """Leading principal directions of the members about their mean, and how many of them are signal.
-
-    The program's basis is biased by its penalties and by what the contaminated pairs put into it; the members
-    alone give the least-squares estimate. With `rank` None it is found against the members' noise floor. Noise far
-    from white, as that of trained LoRA factors is, has none: then signal seems to reach `max_rank` or more than half
-    of the spectrum, and the widest gap decides instead, if there is a plain one.
-    """
-    count, _, _ = clients.shape
-    pairs = members[:, None] & members[None, :] & ~jnp.eye(count, dtype=bool)
-    # Σ (W_k − W̄)ᵀ(W_k − W̄) over the members is the sum over their pairs of D_jkᵀ D_jk, over their number.
-    number = jnp.maximum(members.sum(), 1).astype(clients.dtype)
-    eigenvalues, vectors = clients.principal(pairs.astype(clients.dtype) / number)
-    if rank is None:
-        found = noise_edge_rank(eigenvalues, clients.noise_rows(members, eigenvalues), max_rank, margin=MARGIN)
-        gap, plain = _widest_gap(eigenvalues, max_rank)
-        half = (nonzero(eigenvalues) + 1) // 2
-        by_gap = (found >= jnp.minimum(max_rank, half)) & plain & (gap < found)
-        found = jnp.where(by_gap, gap, found)
-    else:
-        found, by_gap = jnp.asarray(rank, jnp.int32), jnp.asarray(False)
-    return Refit(leading(vectors[:, :max_rank], found), found, by_gap)
-
-
-def _widest_gap(eigenvalues: Float[Array, " all"], max_rank: int) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """Where it is, and whether it is plain."""
-    gap = rank_from_gap(eigenvalues, max_rank)
-    last = jnp.maximum(gap - 1, 0)
-    return gap, eigenvalues[last] > PLAIN_GAP * eigenvalues[jnp.minimum(last + 1, eigenvalues.shape[0] - 1)]
+@overload
+def refine(
+    weights: ArrayLike | Sequence[Any],
+    members: ArrayLike,
+    *,
+    basis: ArrayLike | None = None,
+    rank: int | None = None,
+    shared: str = "rows",
+    shrink: bool = False,
+) -> Float[Array, "clients out in"]: ...
 
 
 def refine(
-    weights: Float[Array, "clients out in"],
-    members: Bool[Array, " clients"],
-    basis: Float[Array, " in max_rank"],
-    rank: Int[Array, ""],
+    weights: ArrayLike | Sequence[Any] | LowRankMatrices,
+    members: ArrayLike,
     *,
-    shrink: bool,
-) -> Float[Array, "clients out in"]:
+    basis: ArrayLike | None = None,
+    rank: int | None = None,
+    shared: str = "rows",
+    shrink: bool = False,
+) -> Any:
     """Members move to the members' mean outside the row space and keep their own part inside it; CLAIR (9).
 
     W̃_k = W̄ + (W_k − W̄)P + s_k (W_k − W̄)P⊥ with W̄ the mean of the members. (9) is s_k = 0 for members; clients
@@ -75,27 +63,87 @@ def refine(
     the row space is known. A client far from the members is then left alone and one within the noise is pooled.
     Only members enter W̄ and σ̂², so that no value a contaminated client reports changes a member's result.
 
+    **Args:**
+
+    - `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients.
+    - `members` [clients], of `elect`, of many layers together, or known.
+    - `basis` [in, columns]: of the shared row space, orthonormal columns, some of them zero; None takes the members'
+      principal directions, as `elect` refits them.
+    - `rank` (static): of the row space where `basis` is None; None finds it, up to the default solver's max_rank.
+    - `shared` (static): as in `elect`; with `"columns"` a basis is [out, columns].
+    - `shrink` (static).
+
+    **Returns:** what was given: an array, or `RefinedFactors` of factors.
+
+    **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
+
     **Source:** CLAIR (9); the shrinkage is not in the paper.
 
-    **Cost:** 2·K·q·p·r multiplications, memory K·q·p.
+    **Cost:** 2·K·q·p·r multiplications, memory K·q·p; one eigendecomposition of p × p without a basis.
 
     >>> import jax.numpy as jnp
+    >>> from clairjax.alignment import refine
     >>> weights = jnp.array([[[1.0, 2.0]], [[3.0, 4.0]], [[9.0, 9.0]]])
-    >>> basis = jnp.array([[1.0], [0.0]])
-    >>> refine(weights, jnp.array([True, True, False]), basis, jnp.array(1), shrink=False).tolist()
+    >>> refine(weights, jnp.array([True, True, False]), basis=jnp.array([[1.0], [0.0]])).tolist()
     [[[1.0, 3.0]], [[3.0, 3.0]], [[9.0, 9.0]]]
     """
-    mean = members_mean(weights, members)[None]
-    deviations = weights - mean
-    inside = jnp.matmul(jnp.matmul(deviations, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
-    if not shrink:
-        return jnp.where(members[:, None, None], mean + inside, weights)
-    _, out, in_ = weights.shape
-    outside = deviations - inside
-    squares = jnp.sum(outside**2, axis=(1, 2))
-    count = jnp.maximum(members.sum(), 1).astype(weights.dtype)
-    freedom = (out * (in_ - rank)).astype(weights.dtype)
+    reports = reported(weights, shared)
+    count, _, in_ = reports.shape
+    members = jnp.asarray(members)
+    if members.dtype != bool or members.shape != (count,):
+        got = f"{members.dtype} of shape {members.shape}"
+        raise _validate.fail("members", f"booleans of shape ({count},)", got)
+    _validate.flag(shrink, "shrink")
+    if basis is not None:
+        basis = jnp.asarray(basis, reports.dtype)
+        if basis.ndim != 2 or basis.shape[0] != in_:
+            raise _validate.fail("basis", f"of shape ({in_}, columns)", f"shape {basis.shape}")
+        if rank is not None:
+            raise _validate.fail("rank", "None where a basis is given", rank)
+    if rank is not None:
+        rank = checked_rank(rank, reports, in_)
+    return _refine(reports, members, basis, rank, shared, bool(shrink))
+
+
+@partial(jax.jit, static_argnames=("rank", "shared", "shrink"))
+def _refine(reports: Reports, members: Array, basis: Array | None, rank: int | None, shared: str, shrink: bool) -> Any:
+    if basis is None:
+        clients = reports.clients()
+        bound = min(Factored().max_rank if rank is None else rank, clients.shape[2])
+        space = refit_members(clients, members, bound, rank)
+        basis, found = clients.lift(space.basis), space.rank
+    else:
+        found = jnp.sum(jnp.any(basis != 0, axis=0), dtype=jnp.int32)
+    return turned(refined(reports, members, basis, found, shrink=shrink), shared)
+
+
+@jax.named_scope("clairjax.refine")
+def refined(
+    reports: Reports,
+    members: Bool[Array, " clients"],
+    basis: Float[Array, " in columns"],
+    rank: Int[Array, ""],
+    *,
+    shrink: bool,
+) -> Any:
+    """`refine` of reports that are turned already. Where nobody is a member nothing changes."""
+    share = jnp.where(members, 0, 1).astype(reports.dtype)
+    if shrink:
+        share = jnp.where(members.any(), _own_shares(reports, members, basis, rank), share)
+    return reports.refined(members, basis, share)
+
+
+def _own_shares(
+    reports: Reports, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], rank: Int[Array, ""]
+) -> Float[Array, " clients"]:
+    """s_k, from inner products of what is outside the row space."""
+    outside = reports.outside(basis).clients()
+    table = outside.inner_products()
+    count = jnp.maximum(members.sum(), 1).astype(table.dtype)
+    weights = jnp.where(members, 1 / count, 0)
+    to_mean = (table * weights[None]).sum(1)
+    squares = jnp.maximum(diagonal(table) - 2 * to_mean + jnp.sum(weights * to_mean), 0)
+    freedom = outside.freedom(rank).astype(table.dtype)
     variance = jnp.where(members, squares, 0).sum() / jnp.maximum((count - 1) * freedom, 1)
     noise = variance * jnp.where(members, 1 - 1 / count, 1) * jnp.maximum(freedom - 2, 0)
-    factor = jnp.maximum(1 - noise / jnp.where(squares > 0, squares, 1), 0)
-    return mean + inside + factor[:, None, None] * outside
+    return jnp.maximum(1 - noise / jnp.where(squares > 0, squares, 1), 0)

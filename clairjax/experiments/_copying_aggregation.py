@@ -10,10 +10,10 @@ from ..alignment import (
     LowRankMatrices,
     Penalty,
     clair,
+    elect,
     fedavg,
     oracle_fedavg,
     refine,
-    refine_members,
 )
 from ..alignment._reach import pooled_verdict
 from ._copying_clients import Cell, Fleet
@@ -80,8 +80,11 @@ def as_published(
 
     votes, bases, *layers = jax.lax.map(layer, attention)
     members = votes.mean(0) >= VOTE_SHARE
-    keep = lambda weights, basis, rank: refine(weights, members, basis, rank, shrink=False)
-    return jax.vmap(keep)(attention, bases, layers[1]), Verdict(members, *layers)
+
+    def keep(weights: Float[Array, "clients out in"], basis: Float[Array, " in max_rank"]) -> Array:
+        return refine(weights, members, basis=basis)
+
+    return jax.vmap(keep)(attention, bases), Verdict(members, *layers)
 
 
 def by_factors(
@@ -93,11 +96,11 @@ def by_factors(
     client has learned is in its columns, which the dual aligns. One verdict of `pooled_verdict` from the votes on the
     row spaces; then each layer's row space, or column space, is refitted on the members.
     """
-    sides = {"auto": lambda matrices: matrices, "dual": lambda matrices: matrices.mT}
+    sides = {"auto": "rows", "dual": "columns"}
 
     def vote(factors: tuple[Array, Array]) -> tuple[Array, dict[str, tuple[Array, ...]]]:
         matrices = LowRankMatrices(*factors, scale)
-        found = {name: clair(turn(matrices)) for name, turn in sides.items()}
+        found = {name: elect(matrices, shared=side) for name, side in sides.items()}
         rows = matrices.dense().reshape(matrices.shape[0], -1)
         return jnp.linalg.norm(rows[:, None] - rows[None], axis=2), {
             name: (each.off_subspace, each.members, each.rank, status_number(each.status))
@@ -111,10 +114,10 @@ def by_factors(
 
     def layer(factors: tuple[Array, Array]) -> dict[str, Array]:
         refined = {}
-        for name, turn in sides.items():
+        for name, side in sides.items():
             for shrink, title in ((False, name), (True, f"{name}_shrink")):
-                result = refine_members(turn(LowRankMatrices(*factors, scale)), members, shrink=shrink)
-                refined[title] = turn(result).dense()
+                matrices = LowRankMatrices(*factors, scale)
+                refined[title] = refine(matrices, members, shared=side, shrink=shrink).dense()
         return refined
 
     verdicts = {name: Verdict(members, *each) for name, (_, *each) in found.items()}

@@ -16,8 +16,8 @@ import numpy as np
 
 from ..data import Copying
 from ..models import CopyingTransformer
-from ..sweep._progress import Progress
 from ..sweep._files import replace_file
+from ..sweep._progress import Progress
 from ._copying_training import Pretraining, accuracy, pretrain_steps, start
 
 

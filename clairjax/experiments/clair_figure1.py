@@ -6,7 +6,7 @@ import os
 from jaxtyping import Array
 
 from .._typing import Key
-from ..alignment import ClairResult, Decomposition, clair, decompose
+from ..alignment import Decomposition, Election, decompose, elect
 from ..subspaces import subspace_distance
 from ..sweep import Results
 from ._experiment import Experiment
@@ -35,8 +35,8 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     """‖P_Â − P_A‖ and the rank found, of `clair` and of the convex program at the published constants."""
     penalty = published_constants(cell).penalty(cell.clients)
     problem = cell.generate(key)
-    found: dict[str, ClairResult | Decomposition] = {
-        "auto": clair(problem.estimates),
+    found: dict[str, Election | Decomposition] = {
+        "auto": elect(problem.estimates),
         "published": decompose(problem.estimates, penalty, solver=SOLVER),
     }
     outputs = {name: subspace_distance(result.basis, problem.basis) for name, result in found.items()}

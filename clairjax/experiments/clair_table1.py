@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._typing import Key
-from ..alignment import clair, fedavg, label_oracle, local, oracle_fedavg, refine
+from ..alignment import clair, elect, fedavg, label_oracle, local, oracle_fedavg, refine
 from ..sweep import Results
 from ._experiment import Experiment
 from ._presets import PRESETS
@@ -61,14 +61,13 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     penalty = published_constants(cell).penalty(cell.clients)
     problem = cell.generate(key)
     estimates, members = problem.estimates, problem.members
-    auto = clair(estimates)
+    auto = elect(estimates)
     published = clair(estimates, penalty=penalty, refit=False, solver=SOLVER)
     matrices = {
         "local": local(estimates),
         "published": published.refined,
-        "auto": auto.refined,
-        # What clair(…, shrink=True) returns, without solving the program again.
-        "shrink": refine(estimates, auto.members, auto.basis, auto.rank, shrink=True),
+        "auto": refine(estimates, auto.members, basis=auto.basis),
+        "shrink": refine(estimates, auto.members, basis=auto.basis, shrink=True),
         "oracle_fedavg": oracle_fedavg(estimates, members),
         "fedavg": fedavg(estimates),
         "label_oracle": label_oracle(estimates, members, problem.basis),

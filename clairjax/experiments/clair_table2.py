@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._typing import Key
-from ..alignment import ClairResult, clair
+from ..alignment import Election, elect
 from ..data import Problem
 from ..sweep import Results
 from ._experiment import Experiment
@@ -59,8 +59,8 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     penalty = published_constants(cell).penalty(cell.clients)
     problem = cell.generate(key)
     found = {
-        "auto": clair(problem.estimates),
-        "published": clair(problem.estimates, penalty=penalty, refit=False, solver=SOLVER),
+        "auto": elect(problem.estimates),
+        "published": elect(problem.estimates, penalty=penalty, refit=False, solver=SOLVER),
     }
     outputs = {"signal": problem.signal}
     for method, result in found.items():
@@ -68,7 +68,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return outputs
 
 
-def _score(found: ClairResult, problem: Problem) -> dict[str, Array]:
+def _score(found: Election, problem: Problem) -> dict[str, Array]:
     excluded = problem.members & ~found.members
     missed = ~problem.members & found.members
     contaminated = (~problem.members).sum()

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..alignment import LowRankMatrices
-from ..alignment._compress import Spectra, balanced, rank_within, spectra, truncation_errors
-from ..alignment._low_rank_refine import change_norms
+from ..alignment._compress import Spectra, balanced, change_norms, rank_within, spectra, truncation_errors
 from ._refine import Refinement
 from ._tensors import FLOATS, write
 

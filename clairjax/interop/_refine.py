@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _validate
+from .. import _validate, alignment
 from .._status import Status
-from ..alignment import LowRankMatrices, RefinedFactors, clair, level_ranks, refine_members
+from ..alignment import LowRankMatrices, RefinedFactors, elect, level_ranks
 from ._adapters import LEAST, Adapters, too_few
 from ._numbers import examine
 from ._verdict import MEMBER, Finding, Verdict, judge
@@ -53,10 +53,7 @@ class Refinement:
         others = [name for name in self.findings[module].clients if name not in members]
         weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
         counted = jnp.arange(weights.shape[0]) < len(members)
-        if self.shared == "columns":
-            refined = refine_members(weights.mT, counted, shrink=self.shrink).mT
-        else:
-            refined = refine_members(weights, counted, shrink=self.shrink)
+        refined = alignment.refine(weights, counted, shared=self.shared, shrink=self.shrink)
         theirs = ("own_up", "own_down", "common_share")
         kept = replace(refined, **{part: getattr(refined, part)[: len(members)] for part in theirs})
         return _some(weights, slice(len(members))), kept
@@ -169,7 +166,7 @@ def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
     if voters != list(range(len(names))):
         weights = _some(weights, np.array(voters))
     levelled = level_ranks(weights)
-    found = clair(levelled)
+    found = elect(levelled)
     off_subspace = np.asarray(found.off_subspace)
     others = ~np.eye(len(voters), dtype=bool)
     medians = np.median(off_subspace[others].reshape(len(voters), -1), axis=1)

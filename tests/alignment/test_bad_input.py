@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clairjax import ClairResult, Factored, Penalty, ProximalGradient, Status, clair, decompose
-from clairjax.alignment import decompose_noiseless
+from clairjax.alignment import Multipliers
 from clairjax.alignment._clients import Clients
 
 
@@ -138,7 +138,7 @@ SOLVERS = {
     "no steps": (lambda: Factored(max_steps=0), "max_steps must be an integer of at least 1, got 0."),
     "fewer than none": (lambda: ProximalGradient(max_steps=-3), "max_steps must be an integer of at least 1, got -3."),
     "no steps without noise": (
-        lambda: decompose_noiseless(GOOD, PENALTY, max_steps=0),
+        lambda: Multipliers(max_steps=0),
         "max_steps must be an integer of at least 1, got 0.",
     ),
     "a negative tolerance": (
@@ -150,8 +150,8 @@ SOLVERS = {
         "solver.rtol must be at least 0 and finite, got nan.",
     ),
     "a negative tolerance without noise": (
-        lambda: decompose_noiseless(GOOD, PENALTY, rtol=-1e-3),
-        "rtol must be at least 0 and finite, got -0.001.",
+        lambda: decompose(GOOD, PENALTY, solver=Multipliers(rtol=-1e-3)),
+        "solver.rtol must be at least 0 and finite, got -0.001.",
     ),
     "no step": (
         lambda: decompose(GOOD, PENALTY, solver=ProximalGradient(step=0.0)),
@@ -206,8 +206,9 @@ def test_kinds_of_argument():
         "penalty must be a Penalty(low_rank, sparse), got (0.3, 0.1).",
         "rank must be an integer, static inside a trace, got 2.0.",
         "rank must be an integer, static inside a trace, got True.",
-        "solver must be a Factored or a ProximalGradient, got 'factored'.",
-        "solver must be a Factored or a ProximalGradient, got <class 'clairjax.alignment._factored.Factored'>.",
+        "solver must be a Factored, ProximalGradient or Multipliers, got 'factored'.",
+        "solver must be a Factored, ProximalGradient or Multipliers, got "
+        "<class 'clairjax.alignment._factored.Factored'>.",
         "max_rank must be an integer of at least 1, got 2.0.",
         "max_steps must be an integer of at least 1, got 1000.0.",
         "max_steps must be an integer of at least 1, got True.",
@@ -256,7 +257,7 @@ def run_decompose(low_rank, sparse, pair_weights, threshold, vote_share, rtol):
 
 
 def run_noiseless(low_rank, sparse, pair_weights, threshold, vote_share, rtol):
-    return decompose_noiseless(jnp.asarray(GOOD), Penalty(low_rank, sparse), rtol=rtol)
+    return decompose(jnp.asarray(GOOD), Penalty(low_rank, sparse), solver=Multipliers(rtol=rtol))
 
 
 TAKES = {
@@ -264,7 +265,7 @@ TAKES = {
     jax.jit(run_decompose): {"low_rank", "sparse", "pair_weights", "rtol"},
     jax.jit(run_noiseless): {"low_rank", "sparse", "rtol"},
 }
-every_driver = pytest.mark.parametrize("run", TAKES, ids=["clair", "decompose", "decompose_noiseless"])
+every_driver = pytest.mark.parametrize("run", TAKES, ids=["clair", "decompose", "Multipliers"])
 
 
 @every_driver

@@ -12,7 +12,7 @@ import reference
 import registry
 
 from clairjax import Factored, Penalty, Status, decompose
-from clairjax.alignment import corrupted_pairs, decompose_noiseless, incoherence, penalty_ratio_interval
+from clairjax.alignment import Multipliers, corrupted_pairs, incoherence, penalty_ratio_interval
 
 
 pytestmark = pytest.mark.skipif(not jax.config.jax_enable_x64, reason="to 1e-8, which takes float64")
@@ -40,7 +40,7 @@ def admissible(weights, members, basis):
 
 
 def exactly(weights, ratio):
-    return decompose_noiseless(weights, Penalty(1.0, ratio))
+    return decompose(weights, Penalty(1.0, ratio), solver=Multipliers())
 
 
 def in_the_limit(weights, ratio, epsilon=1e-7):
@@ -95,7 +95,7 @@ def test_noiseless_program_against_a_convex_modelling_library(ratio):
     """On noisy contrasts, where the two parts share them in a way that no theorem tells."""
     weights = registry.shared_row_space(15, 1, 1)
     expected = reference.convex_program(weights, (1.0, ratio), exact=True)
-    found = decompose_noiseless(jnp.asarray(weights), Penalty(1.0, ratio))
+    found = decompose(jnp.asarray(weights), Penalty(1.0, ratio), solver=Multipliers())
     assert found.status == Status.converged
     np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-6)
     values = np.linalg.svd(reference.flat(expected.low_rank), compute_uv=False)
@@ -109,8 +109,8 @@ def test_noiseless_program_against_a_convex_modelling_library(ratio):
 def test_noiseless_program_has_no_scale():
     """Only the ratio of the penalties matters, and the weights' units do not."""
     weights = registry.shared_row_space(15, 1, 1)
-    usual = decompose_noiseless(jnp.asarray(weights), Penalty(1.0, 0.45))
+    usual = decompose(jnp.asarray(weights), Penalty(1.0, 0.45), solver=Multipliers())
     for factor, penalty in ((1.0, Penalty(1e3, 450.0)), (1e4, Penalty(1.0, 0.45))):
-        found = decompose_noiseless(jnp.asarray(factor * weights), penalty)
+        found = decompose(jnp.asarray(factor * weights), penalty, solver=Multipliers())
         np.testing.assert_allclose(found.projector, usual.projector, atol=1e-6)
         np.testing.assert_allclose(found.objective, usual.objective * factor * penalty.low_rank, rtol=1e-6)

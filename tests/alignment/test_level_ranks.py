@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from clairjax import LowRankMatrices, clair
-from clairjax.alignment import level_ranks, refine_members
+from clairjax.alignment import level_ranks, refine
 
 
 OUT, IN = 32, 40
@@ -146,7 +146,7 @@ def test_members_are_refined_as_they_are(rng):
     """Of the whole factors, a direction beyond the level included."""
     given = weights(planted(rng, NINE, stranger=4), dtype=np.float32)
     found = clair(level_ranks(given))
-    refined = refine_members(given, found.members)
+    refined = refine(given, found.members)
     np.testing.assert_allclose(refined.dense()[4], given.dense()[4], atol=1e-4)
     inside = jnp.matmul(given.dense() - refined.dense(), found.projector)
     assert np.abs(inside[3]).max() < 0.1 * np.abs(given.dense()[3]).max()

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from clairjax import Factored, LowRankMatrices, Penalty, ProximalGradient, Status, clair, decompose
+from clairjax import Factored, LowRankMatrices, Penalty, Status, clair, decompose
 from clairjax.alignment import compress
-from clairjax.alignment._low_rank_clients import LowRankClients, centred
-from clairjax.alignment._low_rank_refine import change_norms
+from clairjax.alignment._compress import change_norms
+from clairjax.alignment._low_rank_clients import LowRankClients
 
 
 WIDE = jax.config.jax_enable_x64
@@ -49,7 +49,7 @@ def test_products_are_those_of_the_matrices(size, rng, dtype):
         [s * up @ down for s, up, down in zip(scales, ups, downs, strict=True)],
         atol=1e-4 if not WIDE else 1e-12,
     )
-    seen = centred(weights)
+    seen = weights.clients()
     assert isinstance(seen, LowRankClients) and seen.dtype == dtype
     dense = np.asarray(weights.dense(), np.float64)
     basis = np.linalg.qr(rng.normal(size=(seen.shape[2], 3)))[0].astype(dtype)
@@ -189,7 +189,7 @@ def test_compression_is_the_best_of_its_rank(rank, rng, dtype):
 def test_compression_and_change_of_the_transposed(rng):
     """Of the dual: what is refined there, turned back, has its common columns in no client's factor."""
     weights = clients(rng, "columns alone")
-    refined = clair(weights.mT, rank=2).refined.mT
+    refined = clair(weights, rank=2, shared="columns").refined
     exact, found = np.asarray(refined.dense()), compress(refined, 8)
     values = np.linalg.svd(exact, compute_uv=False)
     distance = np.linalg.norm(np.asarray(found.dense()) - exact, axis=(1, 2))
@@ -202,7 +202,7 @@ def test_compression_and_change_of_the_transposed(rng):
 def test_small_matrices_are_formed(rng):
     """Where the factors hold more numbers than the matrices."""
     weights = LowRankMatrices(rng.normal(size=(5, 4, 3)), rng.normal(size=(5, 3, 6)))
-    assert not isinstance(centred(weights), LowRankClients)
+    assert not isinstance(weights.clients(), LowRankClients)
     found, expected = clair(weights), clair(weights.dense())
     np.testing.assert_allclose(found.refined.dense(), expected.refined, atol=1e-4)
 
@@ -249,8 +249,6 @@ def test_drivers_refuse_what_they_cannot_take(rng):
         clair(LowRankMatrices(weights.up.at[jnp.array([1, 4]), 0, 0].set(jnp.inf), weights.down))
     with pytest.raises(ValueError, match=r"^weights must be float32 or float64 in both factors"):
         clair(LowRankMatrices(weights.up.astype(jnp.bfloat16), weights.down.astype(jnp.bfloat16)))
-    with pytest.raises(ValueError, match="solver must be a Factored for LowRankMatrices"):
-        clair(weights, solver=ProximalGradient())
     with pytest.raises(ValueError, match=r"^rank must be between 1 and the sum of the clients' ranks = 6, got 7\.$"):
         clair(LowRankMatrices(weights.up[:3, :, :2], weights.down[:3, :2]), rank=7)
     with pytest.raises(ValueError, match=r"^rank must be an integer of at least 1, got 0\.$"):

@@ -8,14 +8,14 @@ import reference
 
 from clairjax.alignment import refine
 from clairjax.alignment._clients import DenseClients
-from clairjax.alignment._refine import refit
+from clairjax.alignment._refit import refit_members
 
 
 CLIENTS, OUT, IN, RANK = 8, 7, 6, 2
 MEMBERS = np.arange(CLIENTS) < 5
 
-refine_jit = jax.jit(refine, static_argnames="shrink")
-refit_jit = jax.jit(refit, static_argnums=(2, 3))
+refine_jit = jax.jit(refine, static_argnames=("rank", "shared", "shrink"))
+refit_jit = jax.jit(refit_members, static_argnums=(2, 3))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_refinement_is_the_double_sum(problem, dtype):
     row_space = np.asarray(basis @ basis.T)
     expected = reference.refine(np.asarray(weights), MEMBERS, row_space)
     for given in (basis, padded):
-        found = refine_jit(weights, jnp.asarray(MEMBERS), given, jnp.asarray(RANK), shrink=False)
+        found = refine_jit(weights, jnp.asarray(MEMBERS), basis=given, shrink=False)
         assert found.dtype == dtype
         np.testing.assert_allclose(found, expected, atol=rounding(dtype))
         np.testing.assert_array_equal(found[~MEMBERS], weights[~MEMBERS])
@@ -47,7 +47,7 @@ def test_refinement_is_the_double_sum(problem, dtype):
 
 def test_members_agree_outside_the_row_space_and_keep_their_own_inside(problem, dtype):
     weights, basis = problem
-    found = np.asarray(refine_jit(weights, jnp.asarray(MEMBERS), basis, jnp.asarray(RANK), shrink=False))[MEMBERS]
+    found = np.asarray(refine_jit(weights, jnp.asarray(MEMBERS), basis=basis, shrink=False))[MEMBERS]
     inside = np.asarray(basis @ basis.T)
     np.testing.assert_allclose(found @ inside, weights[MEMBERS] @ inside, atol=rounding(dtype))
     outside = found @ (np.eye(IN, dtype=dtype) - inside)
@@ -58,7 +58,7 @@ def test_members_agree_outside_the_row_space_and_keep_their_own_inside(problem, 
 @pytest.mark.parametrize("members", [np.zeros(CLIENTS, bool), np.arange(CLIENTS) == 2])
 def test_nobody_or_one_alone_is_finite(problem, members, shrink):
     weights, basis = problem
-    found = refine_jit(weights, jnp.asarray(members), basis, jnp.asarray(RANK), shrink=shrink)
+    found = refine_jit(weights, jnp.asarray(members), basis=basis, shrink=shrink)
     assert jnp.isfinite(found).all()
     if not shrink:
         np.testing.assert_allclose(found, weights, atol=rounding(weights.dtype))
@@ -68,7 +68,7 @@ def test_nobody_or_one_alone_is_finite(problem, members, shrink):
 def test_no_row_space_is_the_members_mean_and_a_full_one_changes_nothing(problem, rank, dtype):
     weights, _ = problem
     basis = jnp.eye(IN, dtype=dtype)[:, :rank]
-    found = refine_jit(weights, jnp.asarray(MEMBERS), basis, jnp.asarray(rank), shrink=False)[MEMBERS]
+    found = refine_jit(weights, jnp.asarray(MEMBERS), basis=basis, shrink=False)[MEMBERS]
     expected = np.broadcast_to(weights[MEMBERS].mean(0), found.shape) if rank == 0 else weights[MEMBERS]
     np.testing.assert_allclose(found, expected, atol=rounding(dtype))
 
@@ -132,7 +132,7 @@ def test_a_spectrum_that_falls_without_a_plain_gap_reaches_the_bound(rng, dtype)
 
 def test_shrinkage_is_its_formula(problem, dtype):
     weights, basis = problem
-    found = refine_jit(weights, jnp.asarray(MEMBERS), basis, jnp.asarray(RANK), shrink=True)
+    found = refine_jit(weights, jnp.asarray(MEMBERS), basis=basis, shrink=True)
     assert found.dtype == dtype
     given, inside = np.asarray(weights, float), np.asarray(basis @ basis.T, float)
     mean, freedom = given[MEMBERS].mean(0), OUT * (IN - RANK)
@@ -159,9 +159,7 @@ def errors(keys, foreign):
         off = foreign * jax.random.normal(keys[2], (CLIENTS, OUT, IN))
         truth = shared + jnp.where(MEMBERS[:, None, None], 0, off)
         weights = truth + 0.1 * jax.random.normal(keys[3], truth.shape)
-        refined = [
-            refine(weights, jnp.asarray(MEMBERS), basis, jnp.asarray(RANK), shrink=shrink) for shrink in (False, True)
-        ]
+        refined = [refine(weights, jnp.asarray(MEMBERS), basis=basis, shrink=shrink) for shrink in (False, True)]
         return [jnp.sum((each - truth) ** 2, (1, 2)) for each in refined]
 
     return jax.vmap(of)(keys)

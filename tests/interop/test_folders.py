@@ -413,12 +413,12 @@ def test_bad_arguments(written, arguments, message):
 
 def test_refining_writes_nothing_and_compiles_once_a_shape(tmp_path):
     inputs = write_all(tmp_path / "in", bad=())
-    from clairjax.alignment import _clair
+    from clairjax.alignment import _elect
 
-    _clair._clair.clear_cache()
+    _elect._elect.clear_cache()
 
     cj.adapters.refine(cj.adapters.load(inputs))
-    assert _clair._clair._cache_size() == len(set(MODULES.values()))
+    assert _elect._elect._cache_size() == len(set(MODULES.values()))
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

@@ -14,7 +14,7 @@ from folders import keys
 from safetensors.numpy import save_file
 
 import clairjax as cj
-from clairjax.alignment import refine_members
+from clairjax.alignment import refine
 
 
 OUT, IN, NOISE = 32, 40, 0.05
@@ -57,7 +57,7 @@ def test_the_stranger_alone_is_out_whatever_its_rank(stranger, tmp_path):
         assert reported.ranks.tolist() == [rank for k, rank in enumerate(ranks) if f"c{k}" not in out]
         if stranger is None:
             everyone = jnp.ones(len(ranks), bool)
-            np.testing.assert_array_equal(refined.dense(), refine_members(reported, everyone).dense())
+            np.testing.assert_array_equal(refined.dense(), refine(reported, everyone).dense())
 
 
 def test_copies_of_one_adapter_do_not_set_the_rank(tmp_path):

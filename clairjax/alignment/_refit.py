@@ -1,0 +1,53 @@
+"""The row space of the members: their principal directions, as many as rise above their noise."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..subspaces import noise_edge_rank, rank_from_gap
+from ._clients import Clients, nonzero
+from ._program import leading
+
+
+# On the noise edge: least squares with n/p of 6 to 10 leaves noise that is far from white with few members.
+MARGIN = 1.4
+# An eigenvalue this many times the next is a gap that noise whose spectrum falls off does not have.
+PLAIN_GAP = 4
+
+
+class Refit(NamedTuple):
+    basis: Float[Array, " in max_rank"]
+    rank: Int[Array, ""]
+    by_gap: Bool[Array, ""]  # whether the members' noise had no floor to find the rank against
+
+
+def refit_members(clients: Clients, members: Bool[Array, " clients"], max_rank: int, rank: int | None) -> Refit:
+    """Leading principal directions of the members about their mean, and how many of them are signal.
+
+    The program's basis is biased by its penalties and by what the contaminated pairs put into it; the members
+    alone give the least-squares estimate. With `rank` None it is found against the members' noise floor. Noise far
+    from white, as that of trained LoRA factors is, has none: then signal seems to reach `max_rank` or more than half
+    of the spectrum, and the widest gap decides instead, if there is a plain one.
+    """
+    count, _, _ = clients.shape
+    pairs = members[:, None] & members[None, :] & ~jnp.eye(count, dtype=bool)
+    # Σ (W_k − W̄)ᵀ(W_k − W̄) over the members is the sum over their pairs of D_jkᵀ D_jk, over their number.
+    number = jnp.maximum(members.sum(), 1).astype(clients.dtype)
+    eigenvalues, vectors = clients.principal(pairs.astype(clients.dtype) / number)
+    if rank is None:
+        found = noise_edge_rank(eigenvalues, clients.noise_rows(members, eigenvalues), max_rank, margin=MARGIN)
+        gap, plain = _widest_gap(eigenvalues, max_rank)
+        half = (nonzero(eigenvalues) + 1) // 2
+        by_gap = (found >= jnp.minimum(max_rank, half)) & plain & (gap < found)
+        found = jnp.where(by_gap, gap, found)
+    else:
+        found, by_gap = jnp.asarray(rank, jnp.int32), jnp.asarray(False)
+    return Refit(leading(vectors[:, :max_rank], found), found, by_gap)
+
+
+def _widest_gap(eigenvalues: Float[Array, " all"], max_rank: int) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+    """Where it is, and whether it is plain."""
+    gap = rank_from_gap(eigenvalues, max_rank)
+    last = jnp.maximum(gap - 1, 0)
+    return gap, eigenvalues[last] > PLAIN_GAP * eigenvalues[jnp.minimum(last + 1, eigenvalues.shape[0] - 1)]

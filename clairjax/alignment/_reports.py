@@ -1,0 +1,104 @@
+"""What clients report: all that the drivers ask of matrices, dense or in factors."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ._clients import Clients, DenseClients
+from ._contrasts import HIGHEST
+
+
+class Reports(eqx.Module):
+    """One matrix W_k ∈ R^{q×p} a client. `Clients` is how the solvers see them, up to a common shift."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """(clients K, out q, in p)."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> jnp.dtype:
+        """Of every number."""
+
+    @property
+    @abstractmethod
+    def mT(self) -> "Reports":  # as arrays have it
+        """The transposed matrices: a shared column space is their row space."""
+
+    @property
+    @abstractmethod
+    def rank_bound(self) -> tuple[int, str]:
+        """The largest rank that a shared row space can have, and what sets it."""
+
+    @abstractmethod
+    def squared_norms(self) -> Float[Array, " clients"]:
+        """‖W_k‖_F², not finite where an entry is not."""
+
+    @abstractmethod
+    def clients(self) -> Clients:
+        """The clients as the solvers see them."""
+
+    @abstractmethod
+    def outside(self, basis: Float[Array, " in columns"]) -> "Reports":
+        """W_k (I − basis basisᵀ), for a basis with orthonormal or zero columns."""
+
+    @abstractmethod
+    def refined(
+        self, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
+    ) -> Any:
+        """W̄ + (W_k − W̄)P + s_k (W_k − W̄)P⊥ with W̄ the members' mean and s the `share`; CLAIR (9).
+
+        W_k itself, bit for bit, where the share is 1. Clients outside leave no trace in the others' results.
+        """
+
+
+class DenseReports(Reports):
+    """Clients as one array."""
+
+    values: Float[Array, "clients out in"]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        clients, out, in_ = self.values.shape
+        return clients, out, in_
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.values.dtype
+
+    @property
+    def mT(self) -> "DenseReports":
+        return DenseReports(self.values.mT)
+
+    @property
+    def rank_bound(self) -> tuple[int, str]:
+        return min(self.shape[1:]), "min(out, in)"
+
+    def squared_norms(self) -> Float[Array, " clients"]:
+        return jnp.sum(self.values**2, axis=(1, 2))
+
+    def clients(self) -> DenseClients:
+        return DenseClients.centred(self.values)
+
+    def outside(self, basis: Float[Array, " in columns"]) -> "DenseReports":
+        along = jnp.matmul(self.values, basis, precision=HIGHEST)
+        return DenseReports(self.values - jnp.matmul(along, basis.T, precision=HIGHEST))
+
+    def refined(
+        self, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
+    ) -> Float[Array, "clients out in"]:
+        mean = members_mean(self.values, members)[None]
+        deviations = self.values - mean
+        inside = jnp.matmul(jnp.matmul(deviations, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
+        share = share[:, None, None]
+        return jnp.where(share == 1, self.values, mean + inside + share * (deviations - inside))
+
+
+def members_mean(weights: Float[Array, "clients out in"], members: Bool[Array, " clients"]) -> Float[Array, "out in"]:
+    """The mean over the members, zero when there is none. Other clients leave no trace, finite or not."""
+    total = jnp.where(members[:, None, None], weights, 0).sum(0)
+    return total / jnp.maximum(members.sum(), 1).astype(weights.dtype)
