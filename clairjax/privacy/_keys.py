@@ -24,6 +24,8 @@ def secret_key() -> Key:
 
     **Raises:** `ValueError` inside `jit`, where it would be drawn once and compiled in.
 
+    **Cost:** a few bytes of the system's entropy.
+
     >>> import jax
     >>> from clairjax import privacy
     >>> noise = jax.random.normal(privacy.secret_key(), (3,))
