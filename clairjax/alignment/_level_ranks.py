@@ -21,7 +21,7 @@ def level_ranks(weights: LowRankMatrices) -> LowRankMatrices:
     everyone is given R − s directions:
 
     - A client above the level keeps its R leading directions. The noise among them is its largest. It is scaled to a
-      mean square that is the mean over all of the client's noise.
+      mean square that is the mean over all of the client's noise, less what more noise adds to the first s.
     - A client below it gets further directions. They are drawn, always from one seed, with the mean square that the
       noise of the middle client has. So whoever has less noise is no group apart.
 
@@ -66,7 +66,10 @@ def level_ranks(weights: LowRankMatrices) -> LowRankMatrices:
     place = np.arange(level)
     kept = squares[:, :level] * (place < held[:, None])
     noise, largest = _noise(squares, held, plain), _noise(kept, np.minimum(held, level), plain)
-    kept[:, plain:] *= np.divide(noise, largest, out=np.ones_like(noise), where=largest > 0)[:, None]
+    # A share s/out of all noise lies in the columns of the first s directions, and stays there.
+    less = np.maximum(held - level, 0) * plain / (left.shape[1] * max(level - plain, 1))
+    fair = noise * np.maximum(1 - less, 0)
+    kept[:, plain:] *= np.divide(fair, largest, out=np.ones_like(noise), where=largest > 0)[:, None]
     lengths = np.sqrt(kept)
     up, down = left[:, :, :level] * np.sqrt(lengths)[:, None], np.sqrt(lengths)[:, :, None] * right[:, :level]
     missing = place >= np.maximum(held, plain)[:, None]
