@@ -87,7 +87,8 @@ def elect(
 
     **Args:**
 
-    - `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients.
+    - `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients. Of several ranks
+      pass `level_ranks` of them: a larger rank alone sets a client apart.
     - `shared` (static): `"rows"`, or `"columns"` for a shared left factor (end of CLAIR's Remark 1).
     - `penalty`: None tunes it from the data, inside the trace.
     - `rank` (static): of the shared space; None finds it.

@@ -33,7 +33,7 @@ class LowRankMatrices(Reports):
     noise here is known to be of the clients' ranks, where that of dense matrices is taken to fill them, so that a gap
     can be significant there and not here; and where most clients are copies, what is left here can be rounding. Of
     clients without any noise give the dense matrices, or the rank. Where ranks differ, a larger one alone sets a
-    client apart: vote on `clairjax.alignment.level_ranks` of them, and refine them with `refine_members`.
+    client apart: vote on `clairjax.alignment.level_ranks` of them, and refine the matrices as they are.
 
     **Raises:** `ValueError` for shapes that do not fit.
 
