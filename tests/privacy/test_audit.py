@@ -123,14 +123,15 @@ def test_rounds_of_centaur_have_noise_of_their_own(key):
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_audits_of_centaur_stay_below_the_accounted_epsilon(key, epsilon):
-    """20 of 20 at full replicates; each bound is wrong with probability below 5 %, by far at these margins."""
+    """20 of 20 by the bound that assumes nothing. The Gaussian one is attained: at 95 % each, it may fail in 1."""
     rounds = 5
     sigma = noise_for(epsilon, rounds)
     bounds = []
     for one in jax.random.split(key, AUDITS):
         found = privacy.audit(CentaurCanary(sigma, rounds), runs=8000, delta=DELTA, key=one, chunk=1000)
-        assert max(found.epsilon, found.gaussian_epsilon) <= epsilon
+        assert found.epsilon <= epsilon
         bounds.append(found.gaussian_epsilon)
+    assert np.sum(np.asarray(bounds) > epsilon) <= 0.05 * AUDITS
     assert np.mean(bounds) > 0.5 * epsilon  # they are not empty: a mean of 0.65 at ε = 1, more above
 
 
