@@ -29,6 +29,7 @@ ROWS = {
         *(f"FLUTE, 3 × 20 rounds: {how}" for how in ("NumPy", "vmap", "10 lanes")),
         *(f"CENTAUR, 2 × 5 rounds: {how}" for how in ("vmap", "lax.map", "NumPy")),
         *(f"{what}, one round: " for what in ("FLUTE", "CENTAUR")),
+        *(f"CENTAUR, one round: {how}" for how in ("floats", "whole numbers")),
     ],
 }
 LABELS = {

@@ -8,6 +8,7 @@ from jaxtyping import Array
 from .. import privacy
 from .._typing import Key
 from ..data import SubspaceProblem
+from ..kernels import gaussian_mechanism
 from ..representation import PrivateRepresentation, centaur, perturbed_least_squares
 from ._centaur import RANK
 
@@ -55,6 +56,7 @@ def spend(
         clip_norm=clip_norm,
         step_size=None if setting.path is None else setting.path / setting.rounds / clip_norm,
         init=start if setting.from_start else None,
+        mechanism=gaussian_mechanism,
     )
 
 

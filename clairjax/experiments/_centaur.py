@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._typing import Key
 from ..data import SharedSubspace, SubspaceProblem
-from ..kernels import orthonormalize
+from ..kernels import gaussian_mechanism, orthonormalize
 from ..representation import centaur, private_power_method
 from ..subspaces import subspace_distance
 from ._presets import CentaurLinear
@@ -123,6 +123,7 @@ def _rate(key: Key, cell: Rate) -> dict[str, Array]:
         batch_size=cell.batch_size,
         init=start,
         true_basis=problem.basis,
+        mechanism=gaussian_mechanism,
     )
     assert run.errors is not None
     return {"errors": run.errors}
@@ -145,6 +146,7 @@ def _floor(key: Key, cell: Floor) -> dict[str, Array]:
             step_size=STEP,
             init=start,
             true_basis=problem.basis,
+            mechanism=gaussian_mechanism,
         )
         assert found.errors is not None
         return found.errors[cell.rounds // 2 :].mean(), found.clipped.mean()
@@ -170,6 +172,7 @@ def _starts(key: Key, cell: Start) -> dict[str, Array]:
                 noise_multiplier=cell.noise_multiplier,
                 clip_norm=cell.clip_norm,
                 trials=trials,
+                mechanism=gaussian_mechanism,
             )
             return subspace_distance(found.basis, problem.basis)
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, UInt
 
 from .._typing import Key, ScalarLike
-from ._mechanism import clip_by_norm
+from ._mechanism import clip_by_norm, gaussian_mechanism
 from ._norm import inverse_power, widest
 from ._whole_normal import FRACTION, whole_normal
 
@@ -39,7 +39,8 @@ def grid_gaussian_mechanism(
     2^15 clients (2^30/`clients`), or where σ > 2^11 (2^26/σ).
 
     **Returns:** as `gaussian_mechanism`, whose result it approaches: a value is shortened by √d/2 + 1 grid steps at
-    most, d entries in all, and each entry is rounded by half a step at most. With σ = 0 there is no noise.
+    most, d entries in all, and each entry is rounded by half a step at most. Where σ is not above 0, nothing is to be
+    protected, and the result is that of `gaussian_mechanism`.
 
     **Source:** CENTAUR, section 2, GM and Algorithm 1; Mironov, On significance of the least significant bits for
     differential privacy (2012), for the attack. The noise: `_whole_normal`.
@@ -52,21 +53,34 @@ def grid_gaussian_mechanism(
 
     >>> import jax, jax.numpy as jnp
     >>> values = jnp.array([[3.0, 4.0], [0.0, 0.5]])
-    >>> print(grid_gaussian_mechanism(values, 1.0, 0.0, normaliser=2.0, key=jax.random.key(0)).round(3))
+    >>> print(grid_gaussian_mechanism(values, 1.0, 1e-4, normaliser=2.0, key=jax.random.key(0)).round(2))
     [0.3  0.65]
     """
+    noisy = jnp.asarray(noise_multiplier) > 0
+    options = {"normaliser": normaliser, "key": key}
+    on_grid = lambda: _release(values, clip_norm, noise_multiplier, **options)
+    in_floats = lambda: gaussian_mechanism(values, clip_norm, noise_multiplier, **options)
+    return jax.lax.cond(noisy, on_grid, in_floats)
+
+
+def _release(
+    values: PyTree[Float[Array, "clients ..."]],
+    clip_norm: ScalarLike,
+    noise_multiplier: ScalarLike,
+    *,
+    normaliser: ScalarLike,
+    key: Key,
+) -> PyTree[Float[Array, "..."]]:
     leaves, structure = jax.tree.flatten(values)
-    dtype, clients = widest(*(leaf.dtype for leaf in leaves)), leaves[0].shape[0]
+    dtype = widest(*(leaf.dtype for leaf in leaves))
     clip_norm = jnp.asarray(clip_norm, dtype)
-    sigma = jax.lax.stop_gradient(jnp.abs(jnp.asarray(noise_multiplier, dtype)))
-    exponent, steps = _grid(sigma, clients)
+    exponent, steps = _grid(jax.lax.stop_gradient(jnp.asarray(noise_multiplier, dtype)), leaves[0].shape[0])
     numbers = jax.vmap(_whole_numbers, (0, None, None))(leaves, clip_norm, steps)
-    half = jnp.where(sigma > 0, 0.5, jnp.zeros((), dtype))
 
     def release(number: Int[Array, "clients ..."], leaf: Float[Array, "clients ..."], key: Key) -> Array:
-        noise = jnp.where(sigma > 0, whole_normal(key, leaf.shape[1:], exponent), 0)
-        total = (jnp.sum(number, 0, dtype=jnp.int32) + noise).astype(dtype) + half
-        return (total * (clip_norm / steps) / jnp.asarray(normaliser, dtype)).astype(leaf.dtype)
+        total = jnp.sum(number, 0, dtype=jnp.int32) + whole_normal(key, leaf.shape[1:], exponent)
+        centred = total.astype(dtype) + 0.5
+        return (centred * (clip_norm / steps) / jnp.asarray(normaliser, dtype)).astype(leaf.dtype)
 
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(structure, [release(*each) for each in zip(numbers, leaves, keys, strict=True)])
@@ -77,8 +91,7 @@ def _grid(sigma: Float[Array, ""], clients: int) -> tuple[Int[Array, ""], Float[
     bits = min(CLIP_BITS, SUM_BITS - (clients - 1).bit_length())
     mantissa, power = jnp.frexp(sigma)  # 1/2 ≤ mantissa < 1
     steps = jnp.minimum(2.0 ** (bits - 1) / mantissa, 2.0**FRACTION / sigma)
-    exponent = jnp.minimum(power - 1 + bits, FRACTION)
-    return exponent.astype(jnp.int32), jnp.where(sigma == 0, 2.0**bits, steps)
+    return jnp.minimum(power - 1 + bits, FRACTION).astype(jnp.int32), steps
 
 
 def _whole_numbers(

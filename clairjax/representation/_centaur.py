@@ -1,6 +1,6 @@
 """CENTAUR, linear: a shared subspace learned by noisy projected gradient steps that are private for each user."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -10,10 +10,10 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
 from .._typing import Key, ScalarLike
-from ..kernels import gaussian_mechanism, normalize, orthonormalize
+from ..kernels import grid_gaussian_mechanism, normalize, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
-from ._data import ClientData, validate_linear
+from ._data import ClientData, Counts, validate_linear
 from ._linear import HIGHEST, LinearClients, least_squares_heads
 from ._power_method import PrivatePowerMethod, check_power_method
 from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
@@ -37,7 +37,8 @@ def centaur(
     step_size: ArrayLike | None = None,
     init: PrivatePowerMethod | ArrayLike | None = None,
     true_basis: ArrayLike | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
+    mechanism: Callable = grid_gaussian_mechanism,
 ) -> PrivateRepresentation:
     """Shared subspace of the clients' linear models, under user-level differential privacy.
 
@@ -66,6 +67,9 @@ def centaur(
     - `counts` [n], integers from k (or 2m̄) to m: client i's samples are its first `counts[i]`, and what stands
       beyond them is not looked at; `None`: all m. G_i is the mean over the client's own samples, and subsets are
       drawn among them. Every client weighs the same and is clipped to ζ, so the ledger is the same.
+    - `mechanism`, which makes every release, those of `init` too. The default works in whole numbers, so that what
+      leaves the program has the ε that is accounted for. `kernels.gaussian_mechanism` is a simulation of it in
+      floating point, whose low-order bits are not private: for experiments on data one owns.
 
     **Returns:** a `PrivateRepresentation`.
 
@@ -80,7 +84,8 @@ def centaur(
     grid end at 0.030 from a random basis and at 0.0024 from 0.2; these defaults end at 0.0038 from a random basis, so
     that a private initialisation is not worth its budget. `clairjax reproduce centaur-tradeoff` shows it.
 
-    **Cost:** O(T n min(m, d) d) without `batch_size`, O(T n m̄ d) with it. In float32 the distance to the
+    **Cost:** O(T n min(m, d) d) without `batch_size`, O(T n m̄ d) with it. At n = 1000, m = 20, d = 50, k = 2 a round
+    takes 1.7 times as long as with `kernels.gaussian_mechanism`. In float32 the distance to the
     truth is limited to about 1e-6 without noise, far below any noise that protects.
 
     >>> import jax
@@ -98,6 +103,8 @@ def centaur(
     _validate.positive(clip_norm, "clip_norm")
     if not 0 < sampling_rate <= 1:
         raise _validate.fail("sampling_rate", "in (0, 1]", sampling_rate)
+    if not callable(mechanism):
+        raise _validate.fail("mechanism", "a function such as kernels.gaussian_mechanism", repr(mechanism))
     sampler = Poisson(sampling_rate)
     events: tuple[GaussianRounds, ...] = (sampler.rounds(noise_multiplier, rounds, clients=shape[0]),)
     if isinstance(init, PrivatePowerMethod):
@@ -107,7 +114,7 @@ def centaur(
         init = given_basis(init, "init", data.inputs, rank, "None, a PrivatePowerMethod or an array")
     truth = None if true_basis is None else given_basis(true_basis, "true_basis", data.inputs, rank)
     steps = None if step_size is None else _given_steps(step_size, rounds, dtype)
-    options = _Options(noise_multiplier, clip_norm, steps, init, truth, sampler, rank, rounds, batch_size)
+    options = _Options(noise_multiplier, clip_norm, steps, init, truth, sampler, rank, rounds, batch_size, mechanism)
     found: Learned = _centaur(data, key, options)
     return PrivateRepresentation(*found, Ledger(events))
 
@@ -124,6 +131,7 @@ class _Options(eqx.Module):
     rank: int = eqx.field(static=True)
     rounds: int = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
+    mechanism: Callable = eqx.field(static=True)
 
     def in_range(self, data: ClientData) -> Bool[Array, ""] | bool:
         holds: list[Array | bool] = [data.enough(least_count(self.rank, self.batch_size))]
@@ -138,7 +146,7 @@ class _Options(eqx.Module):
 @jax.jit
 def _centaur(data: ClientData, key: Key, options: _Options) -> Learned:
     start_key, rounds_key = jax.random.split(key)
-    start = _start(options.init, data, options.rank, start_key)
+    start = _start(options, data, start_key)
     truth = None if options.truth is None else orthonormalize(options.truth)
     clients, number, sampler = LinearClients.of(*data), data.inputs.shape[0], options.sampler
     clip_norm = jnp.asarray(options.clip_norm, data.inputs.dtype)
@@ -155,7 +163,7 @@ def _centaur(data: ClientData, key: Key, options: _Options) -> Learned:
         updates = client_updates(first, second, basis)
         active = sampler.draw(number, key=clients_key)
         sent = jnp.where(active[:, None, None], updates, 0)
-        update = gaussian_mechanism(
+        update = options.mechanism(
             sent, clip_norm, options.noise_multiplier, normaliser=sampler.normaliser(number), key=noise_key
         )
         basis = orthonormalize(basis - turn[1] * update)
@@ -200,11 +208,10 @@ def _given_steps(step_size: ArrayLike, rounds: int, dtype: DTypeLike) -> Float[A
     return jnp.broadcast_to(sizes, (rounds,))
 
 
-def _start(
-    init: PrivatePowerMethod | Array | None, data: ClientData, rank: int, key: Key
-) -> Float[Array, "features rank"]:
+def _start(options: _Options, data: ClientData, key: Key) -> Float[Array, "features rank"]:
+    init = options.init
     if init is None:
-        return orthonormalize(jax.random.normal(key, (data.inputs.shape[2], rank), data.inputs.dtype))
+        return orthonormalize(jax.random.normal(key, (data.inputs.shape[2], options.rank), data.inputs.dtype))
     if isinstance(init, PrivatePowerMethod):
-        return init.run(data.inputs, data.targets, rank, key, data.counts)
+        return init.run(*data[:2], options.rank, key, data.counts, mechanism=options.mechanism)
     return orthonormalize(init)

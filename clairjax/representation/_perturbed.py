@@ -1,7 +1,6 @@
 """The estimator CENTAUR is compared with: alternating least squares, solved at the server on perturbed moments."""
 
 import math
-from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -13,7 +12,7 @@ from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, normalize, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._data import ClientData, validate_linear
+from ._data import ClientData, Counts, validate_linear
 from ._linear import HIGHEST, LinearClients, grams, least_squares_heads
 from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
 from ._subsets import draw_subsets
@@ -65,7 +64,7 @@ def perturbed_least_squares(
     batch_size: int | None = None,
     init: PerturbedMoments | ArrayLike,
     true_basis: ArrayLike | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
 ) -> PrivateRepresentation:
     """Private alternating least squares with the basis solved for exactly, each round, at the server.
 
@@ -81,6 +80,9 @@ def perturbed_least_squares(
       one release at σ, and a round of this costs what a round of `centaur` does;
     - `clip_norms`: of H_i and of b_i;
     - `init`: a `PerturbedMoments`, or a basis that does not depend on the users' data.
+
+    There is no `mechanism`: H is clipped and summed without being formed for any client, in floating point, so its ε
+    is of real numbers (see `kernels.gaussian_mechanism`).
 
     **Returns:** as `centaur`; `clipped` counts clients with either sum clipped.
 

@@ -1,6 +1,6 @@
 """The private power method: a first basis from noisy second moments, and the choice among independent trials."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 
 import equinox as eqx
@@ -11,10 +11,10 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .. import _validate
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
-from ..kernels import gaussian_mechanism, orthonormalize
+from ..kernels import grid_gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
-from ._data import ClientData, validate_linear
+from ._data import ClientData, Counts, validate_linear
 from ._linear import HIGHEST, LinearClients, argument_status, input_status
 from ._private import run_status
 from ._subsets import check_batch, draw_subsets
@@ -45,15 +45,17 @@ class PrivatePowerMethod(eqx.Module):
         rank: int,
         key: Key,
         counts: Int[Array, " clients"] | None = None,
+        *,
+        mechanism: Callable = grid_gaussian_mechanism,
     ) -> Float[Array, "features rank"]:
-        trial = lambda key: self._trial(ClientData(inputs, targets, counts), rank, key)
+        trial = lambda key: self._trial(ClientData(inputs, targets, counts), rank, key, mechanism)
         chosen = select_candidate(jax.vmap(trial)(jax.random.split(key, self.trials)))
         return jnp.where(self.traced_in_range(), chosen, jnp.nan)
 
     def traced_in_range(self) -> Bool[Array, ""] | bool:
         return _validate.traced_in_range(positive=[self.clip_norm], not_negative=[self.noise_multiplier])
 
-    def _trial(self, data: ClientData, rank: int, key: Key) -> Array:
+    def _trial(self, data: ClientData, rank: int, key: Key, mechanism: Callable) -> Array:
         """Algorithm 5."""
         start_key, steps_key = jax.random.split(key)
         inputs, targets, counts = data
@@ -65,7 +67,7 @@ class PrivatePowerMethod(eqx.Module):
             if self.batch_size is not None:
                 (drawn,) = draw_subsets(inputs, targets, self.batch_size, 1, key=subset_key, counts=counts)
                 seen = ClientData(*drawn, None)
-            image = gaussian_mechanism(
+            image = mechanism(
                 moment_images(*seen, basis),
                 self.clip_norm,
                 self.noise_multiplier,
@@ -102,7 +104,8 @@ def private_power_method(
     clip_norm: ScalarLike,
     trials: int = 1,
     batch_size: int | None = None,
-    counts: ArrayLike | Sequence[int] | None = None,
+    counts: Counts | None = None,
+    mechanism: Callable = grid_gaussian_mechanism,
 ) -> PrivateBasis:
     """Private estimate of the subspace that the clients' coefficients share.
 
@@ -125,6 +128,7 @@ def private_power_method(
     - `counts` [n], integers from 1 (or m̄) to m: client i's samples are its first `counts[i]`, and what stands
       beyond them is not looked at; `None`: all m. M_i is the mean over the client's own samples. Every client weighs
       the same and is clipped to ζ, so the ledger is the same.
+    - `mechanism`, which makes every release; as in `centaur`.
 
     **Returns:** a `PrivateBasis`.
 
@@ -151,13 +155,15 @@ def private_power_method(
     data = validate_linear(inputs, targets, rank, counts)
     method = PrivatePowerMethod(steps, noise_multiplier, clip_norm, trials, batch_size)
     check_power_method(method, data.targets.shape, counts)
-    basis, status = _private_power_method(data, key, method, rank)
+    basis, status = _private_power_method(data, key, method, rank, mechanism)
     return PrivateBasis(basis, status, Ledger((method.event(data.targets.shape[0]),)))
 
 
-@partial(jax.jit, static_argnames="rank")
-def _private_power_method(data: ClientData, key: Key, method: PrivatePowerMethod, rank: int) -> tuple[Array, Status]:
-    basis = method.run(data.inputs, data.targets, rank, key, data.counts)
+@partial(jax.jit, static_argnames=("rank", "mechanism"))
+def _private_power_method(
+    data: ClientData, key: Key, method: PrivatePowerMethod, rank: int, mechanism: Callable
+) -> tuple[Array, Status]:
+    basis = method.run(data.inputs, data.targets, rank, key, data.counts, mechanism=mechanism)
     in_range = method.traced_in_range() & data.enough(method.batch_size or 1).all()
     ended = worst(input_status(LinearClients.of(*data, for_one_round=True)), run_status(basis))
     return jnp.where(in_range, basis, jnp.nan), worst(argument_status(in_range), ended)
@@ -175,9 +181,7 @@ def moment_images(
     return jnp.einsum("nmd,nmk->ndk", inputs, along, precision=HIGHEST) / numbers[:, None, None]
 
 
-def check_power_method(
-    method: PrivatePowerMethod, shape: tuple[int, ...], counts: ArrayLike | Sequence[int] | None
-) -> None:
+def check_power_method(method: PrivatePowerMethod, shape: tuple[int, ...], counts: Counts | None) -> None:
     _validate.positive(method.clip_norm, "clip_norm")
     _validate.not_negative(method.noise_multiplier, "noise_multiplier")
     check_batch(method.batch_size, shape, 1, 1, counts)

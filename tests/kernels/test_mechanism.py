@@ -79,12 +79,14 @@ def mechanism(request):
     return MECHANISMS[request.param]
 
 
-def test_without_noise_it_is_the_clipped_sum_over_the_public_number(mechanism, key, rng):
+@pytest.mark.parametrize("sigma", [0.0, 1e-5])
+def test_without_much_noise_it_is_the_clipped_sum_over_the_public_number(mechanism, sigma, key, rng):
     values = 3 * jnp.asarray(rng.standard_normal((6, 3)), jnp.float32)
-    released = mechanism(values, 1.5, 0.0, normaliser=10.0, key=key)
+    released = mechanism(values, 1.5, sigma, normaliser=10.0, key=key)
     lengths = np.linalg.norm(values, axis=1)
     expected = np.sum(values * np.minimum(1, 1.5 / lengths)[:, None], axis=0) / 10
-    np.testing.assert_allclose(released, expected, rtol=1e-5, atol=6 * 1.5 * 2**-14 / 10)  # six values, on the grid
+    error = 6 * 1.5 * 2**-14 / 10 if sigma else 1e-6  # six values, on the grid
+    np.testing.assert_allclose(released, expected, rtol=1e-5, atol=error)
 
 
 def test_one_client_moves_the_release_by_at_most_its_clip(mechanism, key, rng):
