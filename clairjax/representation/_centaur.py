@@ -50,6 +50,8 @@ def centaur(
     **Arguments:**
 
     - `inputs` [n, m, d], `targets` [n, m], of one dtype, float32 or float64; `rank` k ≤ min(n, d).
+    - `key`: for a release that is meant, secret, unguessable and new, as `privacy.secret_key()` is, and used once. Who
+      can guess it draws the noise and takes it away; two runs with one key have the same noise.
     - `rounds` T ≥ 1. `noise_multiplier` σ ≥ 0, over the clip norm: `privacy.noise_multiplier(ε, T, delta=…)`
       gives it.
     - `clip_norm` ζ > 0. The default belongs to heads of about unit length: a tenth of the mean of ‖w_i‖² under
@@ -74,7 +76,9 @@ def centaur(
     **Returns:** a `PrivateRepresentation`.
 
     **Raises:** `ValueError` for sizes or values outside these ranges and for data that are not finite (names
-    the clients).
+    the clients). The second is for data one owns: whether a run stops tells something of one client. For a release on
+    the data of others, `jax.jit` a function of the data. There a client with NaN counts as zero, and `status`, which
+    says that there was one, stays with you.
 
     **Source:** CENTAUR, Algorithms 1, 3 and 4. Departs from print: the noisy sum is divided by p·n and not by the
     number of clients that came, which is private. n itself counts as public: under add-or-remove-one, the
@@ -89,11 +93,12 @@ def centaur(
     truth is limited to about 1e-6 without noise, far below any noise that protects.
 
     >>> import jax
+    >>> from clairjax import privacy
     >>> from clairjax.data import SharedSubspace
     >>> from clairjax.representation import centaur
     >>> problem = SharedSubspace(clients=500, samples=10, features=8, rank=2).generate(key=jax.random.key(0))
     >>> data = problem.inputs, problem.targets
-    >>> run = centaur(*data, 2, key=jax.random.key(1), noise_multiplier=24.0, true_basis=problem.basis)
+    >>> run = centaur(*data, 2, key=privacy.secret_key(), noise_multiplier=24.0, true_basis=problem.basis)
     >>> bool(run.errors[-1] < 0.05), round(run.privacy.epsilon(delta=1e-5, adjacency="add-or-remove-one"), 2)
     (True, 0.98)
     """

@@ -74,7 +74,7 @@ def perturbed_least_squares(
     The noise in H has spectral norm of order √(dk) · σ · ‖H_i‖, and ‖H_i‖ grows with d itself: hence the error of
     order d^1.5 where CENTAUR has d.
 
-    **Arguments:** as `centaur`, except
+    **Arguments:** as `centaur`, `key` too (secret, new, used once), except
 
     - `noise_multiplier` σ of a round: each of the two sums is released with √2 σ, so that together they cost
       one release at σ, and a round of this costs what a round of `centaur` does;
@@ -97,12 +97,14 @@ def perturbed_least_squares(
     **Cost:** O(T (n k² d² + (dk)³)) time, O(n d² + (dk)²) memory.
 
     >>> import jax
+    >>> from clairjax import privacy
     >>> from clairjax.data import SharedSubspace
     >>> from clairjax.representation import perturbed_least_squares
     >>> problem = SharedSubspace(clients=5000, samples=20, features=5, rank=2).generate(key=jax.random.key(0))
     >>> options = dict(rounds=5, noise_multiplier=1.0, clip_norms=(12.0, 8.0), true_basis=problem.basis)
     >>> start = jax.numpy.eye(5)[:, :2]
-    >>> run = perturbed_least_squares(problem.inputs, problem.targets, 2, key=jax.random.key(1), init=start, **options)
+    >>> key = privacy.secret_key()
+    >>> run = perturbed_least_squares(problem.inputs, problem.targets, 2, key=key, init=start, **options)
     >>> bool(run.errors[-1] < 0.1)
     True
     """

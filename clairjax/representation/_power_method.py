@@ -122,6 +122,7 @@ def private_power_method(
     **Arguments:**
 
     - `inputs` [n, m, d], `targets` [n, m], of one dtype, float32 or float64; `rank` k ≤ min(n, d).
+    - `key`: for a release that is meant, a new `privacy.secret_key()`, used once; see `centaur`.
     - `steps` L ≥ 1. `noise_multiplier` σ ≥ 0: noise per entry of the sum is σζ. `clip_norm` ζ > 0: best near
       the median norm of M_i X, not at the bound that is never reached.
     - `batch_size`: m̄ samples of each client, drawn afresh without replacement at each step; `None` takes all.
@@ -133,7 +134,7 @@ def private_power_method(
     **Returns:** a `PrivateBasis`.
 
     **Raises:** `ValueError` for sizes or values outside these ranges and for data that are not finite (names
-    the clients). Inside a trace a client with non-finite data counts as zero.
+    the clients; for data one owns, see `centaur`). Inside a trace a client with non-finite data counts as zero.
 
     **Source:** CENTAUR, Algorithms 3, 5 and 6 and appendix F. Departs from print: M_i is divided by the number
     of samples drawn (the text has m̄ once and m̄_0 once). What the text prescribes for the start of CENTAUR is
@@ -143,12 +144,13 @@ def private_power_method(
     **Cost:** O(L trials n m̄ d k). In float32 only the last digits differ.
 
     >>> import jax
+    >>> from clairjax import privacy
     >>> from clairjax.data import SharedSubspace
     >>> from clairjax.representation import private_power_method
     >>> from clairjax.subspaces import subspace_distance
     >>> problem = SharedSubspace(clients=400, samples=100, features=6, rank=2).generate(key=jax.random.key(0))
-    >>> options = dict(steps=10, noise_multiplier=1.0, clip_norm=5.0)
-    >>> found = private_power_method(problem.inputs, problem.targets, 2, key=jax.random.key(1), **options)
+    >>> options = dict(steps=20, noise_multiplier=1.0, clip_norm=5.0)
+    >>> found = private_power_method(problem.inputs, problem.targets, 2, key=privacy.secret_key(), **options)
     >>> bool(subspace_distance(found.basis, problem.basis) < 0.1)
     True
     """

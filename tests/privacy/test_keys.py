@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from clairjax import privacy
+from clairjax.representation import centaur, perturbed_least_squares, private_power_method
 
 
 def bits(draws):
@@ -36,3 +37,9 @@ def test_it_is_refused_where_it_would_be_drawn_once(trace):
         "secret_key must be called outside jit and scan, and its key handed in (a compiled program repeats the key in "
         "each run), got a call inside a trace."
     )
+
+
+@pytest.mark.parametrize("release", [centaur, private_power_method, perturbed_least_squares])
+def test_what_takes_a_key_for_a_release_shows_such_a_key(release):
+    assert "key=privacy.secret_key()" in release.__doc__.replace("key = ", "key=")
+    assert all(word in release.__doc__ for word in ("new", "used once"))
