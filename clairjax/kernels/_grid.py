@@ -56,18 +56,15 @@ def grid_gaussian_mechanism(
     >>> print(grid_gaussian_mechanism(values, 1.0, 1e-4, normaliser=2.0, key=jax.random.key(0)).round(2))
     [0.3  0.65]
     """
-    noisy = jnp.asarray(noise_multiplier) > 0
-    options = {"normaliser": normaliser, "key": key}
-    on_grid = lambda: _release(values, clip_norm, noise_multiplier, **options)
-    in_floats = lambda: gaussian_mechanism(values, clip_norm, noise_multiplier, **options)
-    return jax.lax.cond(noisy, on_grid, in_floats)
+    on_grid = lambda: _release(values, clip_norm, noise_multiplier, normaliser, key)
+    in_floats = lambda: gaussian_mechanism(values, clip_norm, noise_multiplier, normaliser=normaliser, key=key)
+    return jax.lax.cond(jnp.asarray(noise_multiplier) > 0, on_grid, in_floats)
 
 
 def _release(
     values: PyTree[Float[Array, "clients ..."]],
     clip_norm: ScalarLike,
     noise_multiplier: ScalarLike,
-    *,
     normaliser: ScalarLike,
     key: Key,
 ) -> PyTree[Float[Array, "..."]]:

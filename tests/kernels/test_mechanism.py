@@ -102,7 +102,8 @@ def test_one_client_moves_the_release_by_at_most_its_clip(mechanism, key, rng):
 
 
 def test_the_noise_does_not_know_how_many_clients_came(mechanism, key):
-    draws = [mechanism(jnp.zeros((clients, 3)), 1.0, 2.0, normaliser=8.0, key=key) for clients in (1, 50)]
+    zeros = jnp.zeros((6, 3), jnp.float32)
+    draws = [mechanism(zeros[:clients], 1.0, 2.0, normaliser=8.0, key=key) for clients in (1, 6)]
     np.testing.assert_array_equal(draws[0], draws[1])
 
 

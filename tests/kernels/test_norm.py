@@ -97,9 +97,8 @@ def test_however_it_is_run(mode, bound):
     check(EDGES, np.full(len(EDGES), bound, np.float32), clipped)
 
 
-@pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
-def test_in_the_mechanism(key, transform):
-    release = transform(lambda rows: kernels.gaussian_mechanism(rows, 1.0, 0.0, normaliser=1.0, key=key))
+def test_in_the_mechanism(key):
+    release = jax.jit(lambda rows: kernels.gaussian_mechanism(rows, 1.0, 0.0, normaliser=1.0, key=key))
     released = [release(jnp.stack([row, 0 * row])) for row in EDGES]
     wide = EDGES.astype(np.float64)
     right = wide / np.maximum(np.linalg.norm(wide, axis=1), 1)[:, None]
@@ -132,7 +131,7 @@ def test_one_norm_over_leaves_of_every_dtype(exponent):
 
 @pytest.mark.parametrize("bound", [1e300, 1e39, 3.3e38])
 def test_a_bound_beyond_the_dtype_still_binds(bound):
-    value = jnp.full(4, 3e38, jnp.float32)  # of norm 6e38
+    value = jnp.full(3, 3e38, jnp.float32)  # of norm 5.2e38
     for given in (bound, np.float64(bound), jnp.asarray(bound) if jax.config.jax_enable_x64 else bound):
         clipped = np.asarray(kernels.clip_by_norm(value, given), np.float64)
         np.testing.assert_allclose(clipped, clipped[0])
@@ -142,9 +141,9 @@ def test_a_bound_beyond_the_dtype_still_binds(bound):
 
 def test_a_half_is_not_lengthened_by_rounding():
     """Entries that round up to the next subnormal number would be 1.6 times the bound."""
-    value = jnp.ones(900, jnp.float16)
+    value, clip = jnp.ones(900, jnp.float16), jax.jit(kernels.clip_by_norm)
     for bound in (1.1e-6, 1e-4, 0.03):
-        assert np.linalg.norm(np.asarray(kernels.clip_by_norm(value, bound), np.float64)) <= bound * 1.001
+        assert np.linalg.norm(np.asarray(clip(value, bound), np.float64)) <= bound * 1.001
 
 
 def test_the_norm_of_many_entries_is_as_sharp():
@@ -162,8 +161,7 @@ def test_direction_and_length(size):
     np.testing.assert_allclose(found, entries / np.linalg.norm(entries), rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e30, 1e38])
-def test_the_norm_of_an_operator_of_any_size(size):
-    diagonal = jnp.asarray(size * np.array([0.5, 1.0, 0.2]), jnp.float32)
-    found = kernels.spectral_norm(lambda v: diagonal * v, 3, dtype=jnp.float32, steps=3)
-    np.testing.assert_allclose(found, diagonal.max(), rtol=1e-5)
+def test_the_norm_of_an_operator_of_any_size():
+    solve = jax.jit(lambda diagonal: kernels.spectral_norm(lambda v: diagonal * v, 3, dtype=jnp.float32, steps=3))
+    for size in (1e-30, 1e30, 1e38):
+        np.testing.assert_allclose(solve(jnp.asarray([0.5 * size, size, 0.2 * size], jnp.float32)), size, rtol=1e-5)

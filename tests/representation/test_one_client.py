@@ -33,7 +33,7 @@ def test_finite_data_of_any_size_move_the_basis_by_at_most_two_clip_norms(data):
     inputs, targets = data
     before = np.asarray(one_round(inputs, targets).basis)
     sizes = -30, 0, 10, *np.arange(18.4, 19.6, 0.1), 25, 37  # updates pass the largest number near 1e19
-    for of_inputs, of_targets in itertools.product((-30, -5, 0, 15), sizes):
+    for of_inputs, of_targets in (*itertools.product((-5, 0), sizes), (-30, 0), (-30, 19), (15, 0), (15, 19)):
         x, y = inputs.copy(), targets.copy()
         x[3] *= np.float32(10.0**of_inputs)
         y[3] *= np.float32(10.0**of_targets)
