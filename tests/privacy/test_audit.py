@@ -31,7 +31,6 @@ class CentaurCanary(eqx.Module):
 
     noise_multiplier: jax.Array
     rounds: int = eqx.field(static=True)
-    share: float = eqx.field(static=True, default=1.0)  # of the noise that is accounted for
 
     def __call__(self, key, world):
         step, others = 1e-6, 3
@@ -41,7 +40,7 @@ class CentaurCanary(eqx.Module):
             *(inputs, targets, 1),
             key=key,
             rounds=self.rounds,
-            noise_multiplier=self.share * self.noise_multiplier,
+            noise_multiplier=self.noise_multiplier,
             clip_norm=1.0,
             step_size=step,
             init=jnp.array([[1.0], [0.0], [0.0]]),
@@ -104,7 +103,7 @@ def test_half_the_noise_of_centaur_is_caught(key):
     options = {"runs": 3000, "delta": DELTA, "key": key, "chunk": 1000}
     sigma = noise_for(epsilon, rounds)
     assert 0.6 * epsilon < privacy.audit(CentaurCanary(sigma, rounds), **options).gaussian_epsilon <= epsilon
-    assert privacy.audit(CentaurCanary(sigma, rounds, 0.5), **options).gaussian_epsilon > epsilon
+    assert privacy.audit(CentaurCanary(sigma / 2, rounds), **options).gaussian_epsilon > epsilon
 
 
 def test_rounds_of_centaur_have_noise_of_their_own(key):
