@@ -28,7 +28,8 @@ def level_ranks(weights: LowRankMatrices) -> LowRankMatrices:
     No minority sets R, s or the size of noise. Where spectra fall off without a gap, as trained adapters' do, s is R:
     larger clients are cut, and smaller ones stay as they are.
 
-    **Limits:** a client of a rank below s lacks a part of what others share, and can be voted out for it.
+    **Limits:** a client of a rank below s lacks a part of what others share, and can be voted out for it. Where R is s
+    because most clients have no noise at all, none is drawn, and those who have some can look apart.
 
     **Arguments:** `weights`, outside a trace: the ranks decide on shapes. A rank is that of the product; columns of
     zeros do not count.
