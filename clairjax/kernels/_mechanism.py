@@ -39,7 +39,7 @@ def clip_by_norm(value: PyTree[Float[Array, "..."]], bound: ScalarLike) -> PyTre
     leaves, structure = jax.tree.flatten(value)
     finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
     leaves = [jnp.where(finite, leaf, 0) for leaf in leaves]
-    units, norm = normalize(leaves)
+    units, norm = normalize(leaves)[0], _global_norm(leaves)
     bound = _comparable(bound, norm.dtype)
     leaves = [_without_unmeasured(leaf, bound, size=sum(each.size for each in leaves)) for leaf in leaves]
     fits, longer = norm <= bound, norm > bound
@@ -100,6 +100,11 @@ def gaussian_mechanism(
         return mean.astype(leaf.dtype)
 
     return jax.tree.unflatten(structure, [release(leaf, k) for leaf, k in zip(leaves, keys, strict=True)])
+
+
+def _global_norm(leaves: list[Array]) -> Float[Array, ""]:
+    """l2 norm over all leaves, in the widest dtype and at least float32."""
+    return normalize(leaves)[1]
 
 
 def _comparable(bound: ScalarLike, dtype: DTypeLike) -> Float[Array, ""]:
