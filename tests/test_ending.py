@@ -49,6 +49,14 @@ def leave(status):
     raise Left(status)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _interruptions_arrive():
+    """Also where the tests run in the background of a shell, which has them ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
 @pytest.fixture
 def command(monkeypatch, tmp_path):
     """Runs `main` in this process and gives its exit status; what it says goes to the files `out` and `err`."""

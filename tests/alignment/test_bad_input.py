@@ -12,7 +12,6 @@ import pytest
 
 from clairjax import ClairResult, Factored, Penalty, ProximalGradient, Status, clair, decompose
 from clairjax.alignment import Multipliers
-from clairjax.alignment._clients import Clients
 
 
 CLIENTS, OUT, IN = 5, 3, 4
@@ -306,28 +305,6 @@ def test_rank_is_bounded_by_the_smaller_axis():
 def test_shapes_are_refused_inside_a_trace_too():
     with refused("weights must be from at least 3 clients, for a majority to be defined, got 2."):
         jax.jit(clair)(GOOD[:2])
-
-
-class Elsewhere(Clients):
-    """Clients that hold no dense matrices."""
-
-    @property
-    def shape(self):
-        return CLIENTS, OUT, IN
-
-    @property
-    def dtype(self):
-        return jnp.dtype("float32")
-
-    def unused(self, *_):
-        raise AssertionError
-
-    times = adjoint_times = inner_products = scatter = project_out = unused
-
-
-def test_proximal_gradient_says_that_it_needs_dense_clients():
-    with refused("ProximalGradient forms the contrasts and needs dense weights: use solver=Factored()."):
-        ProximalGradient().solve(Elsewhere(), PENALTY, jnp.ones((CLIENTS, CLIENTS)))
 
 
 def test_a_list_a_numpy_array_and_an_array_elsewhere_are_accepted():
