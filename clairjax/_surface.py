@@ -2,10 +2,11 @@
 
 from importlib.metadata import version as _version
 
+from . import adapters as adapters
 from . import alignment as alignment
 from . import data as data
-from . import interop as interop
 from . import kernels as kernels
+from . import models as models
 from . import privacy as privacy
 from . import representation as representation
 from . import subspaces as subspaces
@@ -30,5 +31,4 @@ from .representation import private_power_method as private_power_method
 from .representation import truncated_ridge as truncated_ridge
 
 
-adapters = interop
 __version__ = _version("clairjax")

@@ -61,5 +61,5 @@ def test_the_reference_shows_every_public_name(monkeypatch):
 def test_the_table_of_rooms_is_the_layer_rule():
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", TEXTS["architecture.md"], re.MULTILINE)
     table = {room: set(re.findall(r"`(\w+)`", cell)) for room, cell in rows}
-    public = lambda room: "adapters" if room == "interop" else room
+    public = lambda room: room
     assert table == {public(room): set(map(public, others)) for room, others in MAY_IMPORT.items()}

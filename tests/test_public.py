@@ -36,8 +36,8 @@ PUBLIC = [
         "decompose",
         "fedrep",
         "flute",
-        "interop",
         "kernels",
+        "models",
     ),
     *("privacy", "private_power_method", "profile", "profiling", "representation", "subspaces", "sweep"),
     "truncated_ridge",
@@ -65,10 +65,10 @@ MAY_IMPORT = {
         "sweep",
         "profiling",
     },
-    "interop": {"alignment"},
-    "cli": {"experiments", "interop", "profiling", "sweep"},
+    "adapters": {"alignment"},
+    "cli": {"experiments", "adapters", "profiling", "sweep"},
 }
-EVERYONE = {"_typing", "_status", "_validate", "_loop"}
+EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress"}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
 EXTRAS = [
     "typer",
@@ -116,6 +116,16 @@ IN_ROOMS = [path for path in FILES if room(path) not in {"__init__", "_surface",
 def test_nothing_imports_upward(path):
     ours, _ = imports(path)
     assert ours - {room(path)} - EVERYONE - {"__version__"} <= MAY_IMPORT[room(path)]
+
+
+@pytest.mark.parametrize("path", IN_ROOMS, ids=name_of)
+def test_other_rooms_are_entered_by_the_door(path):
+    """`from ..room._inside` is nobody's but the room's own: what others need is in its `__init__`, or everyone's."""
+    nodes = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module
+    ]
+    inside = {node.module for node in nodes if node.level and "._" in node.module}
+    assert not {name for name in inside if name.split(".")[0] in MAY_IMPORT.keys() - {room(path)}}
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if room(path) not in ("cli", "experiments")], ids=name_of)

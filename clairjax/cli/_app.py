@@ -11,11 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .. import __version__
-from .. import interop as adapters
+from .. import __version__, adapters
+from .._progress import Progress
 from ..experiments import EXPERIMENTS, Experiment
 from ..profiling import profile as measure
-from ..sweep._progress import Progress
 from ._ending import in_order, tell
 from ._tables import advice, refine_tables
 

@@ -1,6 +1,6 @@
 """The copying task of the CLAIR paper's section 8: sequences from a key, and the accuracy they are judged by."""
 
-from typing import Literal, TypeAlias
+from typing import get_args
 
 import equinox as eqx
 import jax
@@ -9,11 +9,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
-from .._typing import Key
+from .._typing import Key, Kind
 
 
-Kind: TypeAlias = Literal["fuzzy", "clean", "reversed", "shifted", "random"]
-KINDS: tuple[Kind, ...] = ("fuzzy", "clean", "reversed", "shifted", "random")
+KINDS = get_args(Kind)
 BURN_IN = 3  # positions of the second copy that do not count
 
 

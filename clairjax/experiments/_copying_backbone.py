@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._files import replace_file
+from .._progress import Progress
 from ..data import Copying
 from ..models import CopyingTransformer
-from ..sweep._files import replace_file
-from ..sweep._progress import Progress
 from ._copying_training import Pretraining, accuracy, pretrain_steps, start
 
 

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._typing import Key
+from .._typing import Key, Kind
 from ..data import Copying, Sequences
-from ..data._copying import Kind
 from ..models import CopyingTransformer, LoRA
 from ._copying_training import FineTuning, Pretraining, accuracy, fine_tune
 

@@ -11,9 +11,9 @@ import jax
 from jaxtyping import Array
 
 from .. import sweep
+from .._files import replace_file
 from .._typing import Key
 from ..sweep import Results
-from ..sweep._files import replace_file
 from ..sweep._store import Store
 from ._table import Table
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..sweep._files import replace_file
+from .._files import replace_file
 
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, UInt32
 
+from .._progress import Progress
 from .._typing import Key
 from ._factorisations import one_matrix_at_a_time
 from ._plan import Cell, blocks_for, cell_id, cell_key, chunks_of, lane_indices
-from ._progress import Progress
 from ._results import failed_replicates
 from ._store import Arrays, Block, Store
 from ._trace import Program

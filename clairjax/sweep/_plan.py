@@ -84,6 +84,17 @@ def cell_record(cell: Cell) -> dict[str, Scalar]:
     return dict(rows(_content(cell), ""))
 
 
+def labels(cells: Sequence[Cell]) -> dict[Cell, str]:
+    """Each cell by the fields that tell it from the others: nothing where there is one."""
+    records = {cell: cell_record(cell) for cell in cells}
+    fields = dict.fromkeys(field for record in records.values() for field in record)
+    varied = [field for field in fields if len({str(record.get(field)) for record in records.values()}) > 1]
+    return {
+        cell: ", ".join(f"{field} {record[field]}" for field in varied if field in record)
+        for cell, record in records.items()
+    }
+
+
 def cell_id(cell: Cell) -> str:
     """Sixteen hexadecimal digits from the cell's fields alone, not from its position or its class."""
     text = json.dumps(_content(cell), sort_keys=True)

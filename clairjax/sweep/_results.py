@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool
 
-from ._files import replace_file
+from .._files import replace_file
 from ._plan import Cell, cell_record
 from ._store import Arrays
 

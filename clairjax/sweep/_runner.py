@@ -14,10 +14,10 @@ import jaxlib
 import numpy as np
 from jaxtyping import Array
 
+from .._progress import Progress
 from .._validate import is_integer
 from ._execute import CellRun, Executor, threads
-from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key
-from ._progress import Progress, labels
+from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key, labels
 from ._results import Results
 from ._store import Store
 from ._trace import Program, Replicate, trace

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ._files import create_file, locked, replace_file
+from .._files import create_file, locked, replace_file
 
 
 FORMAT = "clairjax sweep 1"

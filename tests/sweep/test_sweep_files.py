@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from clairjax.sweep._files import create_file, locked, replace_file
+from clairjax._files import create_file, locked, replace_file
 
 
 def no_links(*_):

@@ -68,7 +68,7 @@ def test_a_rank_too_small_and_a_full_disk_leave_the_former_output(written, monke
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("clairjax.interop._save.heat_map", full)
+    monkeypatch.setattr("clairjax.adapters._save.heat_map", full)
     with pytest.raises(OSError, match="No space left"):
         cj.adapters.save(found, tmp_path / "out", force=True)
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
@@ -259,7 +259,7 @@ def test_a_rename_that_fails_never_costs_the_former_result(written, failing, mon
             raise OSError(5, "Input/output error")
         rename(*places)
 
-    monkeypatch.setattr("clairjax.interop._out.os.rename", broken)
+    monkeypatch.setattr("clairjax.adapters._out.os.rename", broken)
     with pytest.raises(OSError, match="Input/output error"):
         cj.adapters.save(found, tmp_path / "out", force=True)
     (left,) = tmp_path.iterdir()

@@ -15,8 +15,8 @@ from safetensors.torch import load_file  # noqa: E402
 from transformers.models.auto import modeling_auto  # noqa: E402
 
 import clairjax as cj  # noqa: E402
-from clairjax.interop._config import Settings  # noqa: E402
-from clairjax.interop._folder import _sort  # noqa: E402
+from clairjax.adapters._config import Settings  # noqa: E402
+from clairjax.adapters._folder import _sort  # noqa: E402
 
 
 BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}

@@ -14,10 +14,10 @@ from folders import MODULES, tensors, write, write_all
 from rich.console import Console
 
 import clairjax as cj
+from clairjax.adapters import _folder
+from clairjax.adapters._numbers import examine
+from clairjax.adapters._renamed import apart
 from clairjax.cli import _tables
-from clairjax.interop import _folder
-from clairjax.interop._numbers import examine
-from clairjax.interop._renamed import apart
 
 
 def rename(folder, change):

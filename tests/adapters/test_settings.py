@@ -11,7 +11,7 @@ pytest.importorskip("safetensors")
 from folders import write
 
 import clairjax as cj
-from clairjax.interop._config import read_settings, refined_fields
+from clairjax.adapters._config import read_settings, refined_fields
 
 
 BASIS = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": 6, "lora_alpha": 12}

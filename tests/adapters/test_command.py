@@ -112,7 +112,7 @@ def test_what_appears_in_out_meanwhile_stays_and_the_result_is_kept(invoke, tmp_
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "thesis.txt").write_text("the only copy")
 
-    monkeypatch.setattr("clairjax.interop._save.heat_map", appear)
+    monkeypatch.setattr("clairjax.adapters._save.heat_map", appear)
     done = invoke(*write_all(tmp_path / "in"), "--out", tmp_path / "out")
     (kept,) = tmp_path.glob("out.*.kept")
     said = done.stderr.splitlines()[-1]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from clairjax.adapters._verdict import Finding, judge
 from clairjax.alignment._reach import FAR
-from clairjax.interop._verdict import Finding, judge
 
 
 NAMES = [f"c{k}" for k in range(7)]

@@ -9,7 +9,7 @@ pytest.importorskip("safetensors")
 from folders import write, write_all
 
 import clairjax as cj
-from clairjax.interop._beside import not_embeddings
+from clairjax.adapters._beside import not_embeddings
 
 
 PREFIX = "base_model.model."

@@ -15,10 +15,10 @@ from folders import MODULES, config, factors, product, tensors, write, write_all
 from safetensors import TensorSpec, serialize_file
 
 import clairjax as cj
-from clairjax.interop._config import matching
-from clairjax.interop._folder import Folder
-from clairjax.interop._tensors import read as read_tensors
-from clairjax.interop._tensors import write as write_tensors
+from clairjax.adapters._config import matching
+from clairjax.adapters._folder import Folder
+from clairjax.adapters._tensors import read as read_tensors
+from clairjax.adapters._tensors import write as write_tensors
 
 
 def test_the_contaminated_client_is_named_and_the_others_written(written):

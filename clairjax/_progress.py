@@ -2,12 +2,9 @@
 
 import sys
 import time
-from collections.abc import Sequence
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
-
-from ._plan import Cell, cell_record
 
 
 class Progress:
@@ -67,14 +64,3 @@ def _rich_bar() -> Any:
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
     )
-
-
-def labels(cells: Sequence[Cell]) -> dict[Cell, str]:
-    """Each cell by the fields that tell it from the others: nothing where there is one."""
-    records = {cell: cell_record(cell) for cell in cells}
-    fields = dict.fromkeys(field for record in records.values() for field in record)
-    varied = [field for field in fields if len({str(record.get(field)) for record in records.values()}) > 1]
-    return {
-        cell: ", ".join(f"{field} {record[field]}" for field in varied if field in record)
-        for cell, record in records.items()
-    }

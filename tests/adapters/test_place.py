@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("safetensors")
 
-from clairjax.interop._place import FORMAT, take_place
+from clairjax.adapters._place import FORMAT, take_place
 
 
 CLIENTS = ("one", "two")
