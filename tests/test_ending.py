@@ -239,12 +239,12 @@ def once(number):
 
 
 MOMENTS = {
-    "list": (_app, "_console", "list"),
+    "list": (_app, "console", "list"),
     "trace": (jax, "make_jaxpr", "reproduce"),
     "block": (Store, "write", "reproduce"),
     "manifest": (Store, "write_manifest", "reproduce"),
     "results": (Results, "to_netcdf", "reproduce"),
-    "print": (_app, "_console", "reproduce"),
+    "print": (_app, "console", "reproduce"),
     "profile": (jax, "block_until_ready", "profile"),
     "trace file": (jax.profiler, "StepTraceAnnotation", "profile"),
 }

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from clairjax.cli import _app as cli
+from clairjax.cli._tables import refine_tables
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_brackets_in_names_are_printed(capsys):
     module = {"shared_rank": 1, "status": "converged: all is well", "refined_rank": None, "clients": both}
     verdict = {"verdict": "contaminated", "reason": "[/]", "voted_out": ["q"], "modules": 1, "reach": None}
     content = {"modules": {"layers[bold].q": module}, "clients": {"[red]": verdict}}
-    Console(width=160).print(*cli.refine_tables(content))
+    Console(width=160).print(*refine_tables(content))
     printed = capsys.readouterr().out
     for name in ("layers[bold].q", "[red] (0%)", "contaminated ([/])"):
         assert name in printed
@@ -89,7 +90,7 @@ def test_a_module_without_a_majority_votes_nobody_out(capsys):
         "refined_rank": None,
         "clients": {"one": client, "two": client},
     }
-    Console(width=160).print(*cli.refine_tables({"modules": {"q": module}, "clients": {}}))
+    Console(width=160).print(*refine_tables({"modules": {"q": module}, "clients": {}}))
     printed = capsys.readouterr().out
     assert "No majority" in printed and "one" not in printed
 
