@@ -5,7 +5,7 @@ from ._adapters import load as load
 from ._out import check_out as check_out
 from ._refine import Refinement as Refinement
 from ._refine import refine as refine
-from ._save import report as report
+from ._report import report as report
 from ._save import save as save
 from ._verdict import Finding as Finding
 from ._verdict import Verdict as Verdict

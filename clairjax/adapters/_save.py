@@ -13,11 +13,11 @@ from ._folder import WEIGHTS, Folder
 from ._names import FIGURE, REPORT
 from ._out import check_out
 from ._part import write_part
-from ._place import FORMAT, take_place
+from ._place import take_place
 from ._plot import heat_map
 from ._refine import Refinement
+from ._report import report
 from ._tensors import read, write
-from ._verdict import RULE
 
 
 def save(
@@ -99,56 +99,3 @@ def _write_client(folder: Folder, target: Path, written: dict[str, dict[str, Any
     write(tensors, target / WEIGHTS, metadata={"format": "pt"})
     fields = refined_fields(folder.settings, ranks, scales)
     (target / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def report(refinement: Refinement, written: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """The content of `report.json`; before anything is written, without ranks and errors of refined factors.
-
-    **Arguments:** `refinement`, of `refine`; `written`, of `save` alone.
-
-    **Cost:** none to speak of.
-
-    >>> import clairjax as cj
-    >>> cj.adapters.report(refinement)["clients"]["hospital-3"]["verdict"]  # doctest: +SKIP
-    'contaminated'
-    """
-    modules = {}
-    for module, each in refinement.findings.items():
-        mine = (written or {}).get(module)
-        clients = {
-            name: {"member": name in each.members, "votes": each.votes[name], "distance": each.distance[name]}
-            | ({} if mine is None or name not in mine["error"] else {"truncation_error": mine["error"][name]})
-            | ({"copy_of": each.copies[name]} if name in each.copies else {})
-            | ({} if mine is None or name not in mine["change"] else {"relative_change": mine["change"][name]})
-            for name in each.clients
-        }
-        modules[module] = {
-            "shape": list(each.shape),
-            "shared_rank": each.rank,
-            "threshold": each.threshold,
-            "status": each.status,
-            "refined_rank": None if mine is None else mine["rank"],
-            "clients": clients,
-        }
-    verdicts = {
-        name: {
-            "verdict": each.verdict,
-            "modules": each.modules,
-            "voted_out": list(each.voted_out),
-            "reach": each.reach,
-            "reason": each.reason,
-            "folder": str(refinement.adapters.clients[name].path),
-        }
-        for name, each in refinement.verdicts.items()
-    }
-    return {
-        "format": FORMAT,
-        "rule": RULE,
-        "tolerance": refinement.tolerance,
-        "rank": refinement.rank,
-        "shrink": refinement.shrink,
-        "shared": refinement.shared,
-        "clients": verdicts,
-        "modules": modules,
-        "notices": list(refinement.notices),
-    }
