@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, UInt32
 from .._progress import Progress
 from .._typing import Key
 from ._factorisations import one_matrix_at_a_time
-from ._plan import Cell, blocks_for, cell_id, cell_key, chunks_of, lane_indices
+from ._plan import Cell, blocks_for, cell_id, cell_key, chunks_of, lane_indices, lanes_in_turn
 from ._results import failed_replicates
 from ._store import Arrays, Block, Store
 from ._trace import Program
@@ -169,8 +169,11 @@ def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane
     on_cpu = devices[0].platform == "cpu"
     one = jaxpr_as_fun(one_matrix_at_a_time(program.closed) if on_cpu else program.closed)
 
+    in_turn = lanes_in_turn(program.bytes_per_replicate, devices[0].platform)
+
     def clairjax_sweep(key: Array, indices: Array) -> dict[str, Array]:
-        outputs = jax.vmap(lambda i: one(jax.random.fold_in(key, i)))(indices)
+        replicate = lambda i: one(jax.random.fold_in(key, i))
+        outputs = jax.lax.map(replicate, indices) if in_turn else jax.vmap(replicate)(indices)
         return dict(zip(program.outputs, outputs, strict=True))
 
     # check_vma=False: loops whose carry starts from a constant are not tracked as varying over devices

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from .._progress import Progress
 from .._validate import is_integer
 from ._execute import CellRun, Executor, threads
-from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key, labels
+from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key, labels, lanes_in_turn
 from ._results import Results
 from ._store import Store
 from ._trace import Program, Replicate, trace
@@ -38,13 +38,15 @@ def run(
     progress: bool | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Results:
-    """Run `replicate(key, cell)` for replicates 0, 1, … of each cell, vmapped and spread over the devices.
+    """Run `replicate(key, cell)` for replicates 0, 1, … of each cell, batched and spread over the devices.
 
     Replicate i of cell c gets the key `fold_in(fold_in(key, id(c)), i)`, where id(c) is a hash of the cell's
     fields: adding, removing or reordering cells or replicates changes no other result. A device computes
     `lane_width` replicates at once, always in the same program, so the number of devices and the order of the
     blocks change no bit; another lane width changes the last digits. On CPU as many such programs run at once as
-    there are cores, and matrices are factored one by one: in jaxlib, batched factorisations can deadlock.
+    there are cores, and matrices are factored one by one: in jaxlib, batched factorisations can deadlock. Lanes are
+    batched; on CPU they are computed in turn in a cell whose replicate, as traced, holds over 2 MiB, since a batch
+    would leave the cache. The manifest says which.
 
     **Args:**
 
@@ -101,7 +103,7 @@ def run(
     programs = {cell: trace(replicate, key, cell) for cell in cells}
     largest = max(program.bytes_per_replicate for program in programs.values())
     default = default_lane_width(largest, replicates, devices[0].platform)
-    entries = {cell_id(cell): _entry(cell, program) for cell, program in programs.items()}
+    entries = {cell_id(cell): _entry(cell, program, devices[0].platform) for cell, program in programs.items()}
     circumstances = _circumstances(replicate, replicates, devices)
     claimed = False
     while not claimed:  # again where another process came first, then to its manifest
@@ -167,9 +169,16 @@ def _arguments(key: Array, lane_width: int, arguments: Mapping[str, Any] | None,
     }
 
 
-def _entry(cell: Cell, program: Program) -> dict[str, Any]:
+def _entry(cell: Cell, program: Program, platform: str) -> dict[str, Any]:
     outputs = {name: [str(array.dtype), *array.shape] for name, array in program.outputs.items()}
-    return {"fields": cell_record(cell), "program": program.fingerprint, "outputs": outputs}
+    lanes = "in turn" if lanes_in_turn(program.bytes_per_replicate, platform) else "at once"
+    # Another order of the lanes' arithmetic changes the last digits: it is another program.
+    return {
+        "fields": cell_record(cell),
+        "program": f"{program.fingerprint}, lanes {lanes}",
+        "lanes": lanes,
+        "outputs": outputs,
+    }
 
 
 def _circumstances(replicate: Replicate, replicates: int, devices: Sequence[jax.Device]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Cell(NamedTuple):
     noise: float = 0.1
 
 
-CELLS = (Cell(4, 24), Cell(6, 33, 0.2))
+CELLS = (Cell(4, 24), Cell(200, 33, 0.2))  # lanes at once, and in turn
 
 
 def replicate(key, cell):

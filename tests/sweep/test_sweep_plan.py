@@ -26,6 +26,7 @@ from clairjax.sweep._plan import (
     chunks_of,
     default_lane_width,
     lane_indices,
+    lanes_in_turn,
 )
 from clairjax.sweep._trace import fingerprint, peak_bytes
 
@@ -104,6 +105,11 @@ def test_key_of_a_replicate_is_two_folds(index):
     expected = jax.random.fold_in(jax.random.fold_in(key, np.uint32(int(cell_id(cell)[:8], 16))), np.uint32(index))
     found = sweep.replicate_key(key, cell, index)
     assert (jax.random.key_data(found) == jax.random.key_data(expected)).all()
+
+
+def test_lanes_are_batched_on_accelerators_and_where_a_cpu_s_cache_holds_them():
+    assert not lanes_in_turn(2**21, "cpu") and lanes_in_turn(2**21 + 1, "cpu")
+    assert not lanes_in_turn(2**40, "gpu") and not lanes_in_turn(2**40, "tpu")
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 9))

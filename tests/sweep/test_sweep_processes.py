@@ -101,6 +101,11 @@ def test_killed_and_resumed_is_bit_identical_and_recomputes_only_what_is_missing
     assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "complete"
 
 
+def test_lanes_are_computed_in_turn_where_one_leaves_the_cache_and_the_manifest_says_so(unbroken):
+    cells = json.loads((unbroken[0] / "manifest.json").read_text())["cells"]
+    assert [cells[cell_id(cell)]["lanes"] for cell in CELLS] == ["at once", "in turn"]
+
+
 def test_eight_devices_and_any_grouping_of_blocks_give_the_same_bits(tmp_path, start, unbroken):
     assert finish(start(tmp_path, devices=8)) == unbroken[1]
     for path in random.Random(0).sample(sorted(tmp_path.glob("*/block-*.npz")), 33):

@@ -54,7 +54,7 @@ def one_at_a_time(fn, cell, replicates):
 
 
 def test_replicates_equal_those_computed_one_at_a_time():
-    results = sweep.run(replicate, CELLS[:1], key=KEY, replicates=7, lane_width=3)
+    results = sweep.run(replicate, CELLS, key=KEY, replicates=7, lane_width=3)
     wide = jax.config.jax_enable_x64
     for cell in results.cells:
         alone = one_at_a_time(replicate, cell, 7)
