@@ -1,6 +1,6 @@
 """Who belongs, module by module and client by client; and the refined factors of those who do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from ._verdict import MEMBER, Finding, Verdict, judge
 
 
 TOLERANCE = 0.05
+AUTO, ROWS, COLUMNS = "auto", "rows", "columns"
 NEAR = 0.1  # of the usual distance: honest clients, who trained on data of their own, are not that close
 
 
@@ -32,20 +33,25 @@ class Refinement:
     shrink: bool
     shared: str
     notices: tuple[str, ...]
+    shared_rank: int | None = None
+    included: tuple[str, ...] = ()
 
     @property
     def members(self) -> list[str]:
-        return [name for name, verdict in self.verdicts.items() if verdict.verdict == MEMBER]
+        """By their verdicts, or because they were `included`."""
+        return [name for name, verdict in self.verdicts.items() if verdict.verdict == MEMBER or name in self.included]
 
     def members_of(self, module: str) -> list[str]:
         """Clients refined in a module: members of it and on the whole."""
-        return [name for name in self.findings[module].members if name in self.members]
+        found, members = self.findings[module], self.members
+        return [name for name in found.clients if name in members and (name in found.members or name in self.included)]
 
-    def refined(self, module: str) -> tuple[LowRankMatrices, RefinedFactors]:
-        """The reported and the refined factors of `members_of(module)`.
+    def refined(self, module: str, shared: str | None = None) -> tuple[LowRankMatrices, RefinedFactors]:
+        """The reported factors of `members_of(module)`, and CLAIR's by rows or columns; None is as `refine` was told.
 
         **Raises:** `ValueError` for a module without members.
         """
+        shared = shared or (ROWS if self.shared == AUTO else self.shared)
         members = self.members_of(module)
         if not members:
             raise ValueError(f"module {module} must have members to be refined, got none.")
@@ -53,7 +59,7 @@ class Refinement:
         others = [name for name in self.findings[module].clients if name not in members]
         weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
         counted = jnp.arange(weights.shape[0]) < len(members)
-        refined = alignment.refine(weights, counted, shared=self.shared, shrink=self.shrink)
+        refined = alignment.refine(weights, counted, rank=self.shared_rank, shared=shared, shrink=self.shrink)
         theirs = ("own_up", "own_down", "common_share")
         kept = replace(refined, **{part: getattr(refined, part)[: len(members)] for part in theirs})
         return _some(weights, slice(len(members))), kept
@@ -65,7 +71,9 @@ def refine(
     rank: int | None = None,
     tolerance: float = TOLERANCE,
     shrink: bool = False,
-    shared: str = "rows",
+    shared: str = AUTO,
+    shared_rank: int | None = None,
+    include: Collection[str] = (),
     progress: Callable[[str], Any] | None = None,
 ) -> Refinement:
     """Find the clients that share the others' row space by all modules together, and what the others can share.
@@ -85,9 +93,10 @@ def refine(
     - `rank`: of the factors that `save` writes; None is the smallest whose relative Frobenius error is at most
       `tolerance`, between 0 and 1, for all members of a module.
     - `shrink`: as in `clairjax.clair`.
-    - `shared`: what members are refined by, "rows", or "columns" for CLAIR's dual. Of adapters that started from one
-      A the row space is that of the start, whatever was learned, and they keep nearly all of it; what they have in
-      common is in B, and of that the columns tell. The vote is on rows in any case.
+    - `shared`: what members share, of rank `shared_rank` or as found: "rows", or "columns" for CLAIR's dual; or
+      "auto", as `save` sees. Of adapters that started from one A the row space is that of the start, whatever was
+      learned, and they keep nearly all of it; what they have in common is in B, and of that the columns tell.
+    - `include`: names of clients that are members whatever the verdict, as long as their numbers can be used.
     - `progress`: called with a module's name before its turn.
 
     **Returns:** `Refinement`. Nothing is written.
@@ -108,9 +117,15 @@ def refine(
         _check_fits(rank, adapters)
     _validate.between(tolerance, "tolerance", 0, 1)
     _validate.flag(shrink, "shrink")
-    if shared not in ("rows", "columns"):
-        raise _validate.fail("shared", "'rows' or 'columns'", repr(shared))
+    if shared not in (AUTO, ROWS, COLUMNS):
+        raise _validate.fail("shared", "'auto', 'rows' or 'columns'", repr(shared))
+    if shared_rank is not None:
+        _validate.at_least(shared_rank, "shared_rank", 1)
+    if unknown := [name for name in include if name not in adapters.clients]:
+        raise _validate.fail("include", f"among the clients, {', '.join(adapters.clients)}", unknown[0])
     numbers = examine(adapters)
+    if unusable := [name for name in include if name in numbers.apart]:
+        raise _validate.fail("include", "clients that can be used", f"{unusable[0]}: {numbers.apart[unusable[0]]}")
     if (usable := len(adapters.clients) - len(numbers.apart)) < LEAST:
         raise too_few(usable, numbers.apart)
     findings, notices = {}, list(adapters.notices)
@@ -122,7 +137,7 @@ def refine(
             notices.append(f"module {module}: fewer than {LEAST} usable clients adapt it, so it is kept as it is")
         else:
             findings[module] = _vote(adapters, module, voters)
-    if shared == "rows":
+    if shared == ROWS:
         notices += _one_start(adapters, findings)
     notices += [
         f"client {name}: zeros in {len(modules)} module(s), which count as not adapted, as {modules[0]}"
@@ -130,7 +145,9 @@ def refine(
     ]
     verdicts = judge(list(adapters.clients), findings, numbers.unusable, numbers.idle, adapters.renamed)
     rank = None if rank is None else int(rank)
-    return Refinement(adapters, findings, verdicts, rank, float(tolerance), bool(shrink), shared, tuple(notices))
+    shared_rank = None if shared_rank is None else int(shared_rank)
+    arguments = rank, float(tolerance), bool(shrink), shared, tuple(notices), shared_rank, tuple(include)
+    return Refinement(adapters, findings, verdicts, *arguments)
 
 
 def _check_fits(rank: int, adapters: Adapters) -> None:

@@ -15,7 +15,7 @@ from ._ending import in_order
 from ._tables import advice, refine_tables
 
 
-Shared = enum.StrEnum("Shared", ["rows", "columns"])
+Shared = enum.StrEnum("Shared", ["auto", "rows", "columns"])
 
 
 @in_order()
@@ -35,7 +35,7 @@ def refine(
     ] = None,
     tolerance: Annotated[float, typer.Option(help="Relative error allowed by truncation.")] = 0.05,
     shrink: Annotated[bool, typer.Option("--shrink", help="Pool by as much as the data support.")] = False,
-    shared: Annotated[Shared, typer.Option(help="Space in common; columns if all start from one A.")] = Shared.rows,
+    shared: Annotated[Shared, typer.Option(help="Space in common; auto looks for it.")] = Shared.auto,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse all if one client's folder is at fault.")] = False,
     same_base: Annotated[
         bool, typer.Option("--same-base", help="The base models are the same, whatever they are called.")

@@ -46,7 +46,7 @@ def test_it_reports_and_writes(invoke, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Rule: contaminated: voted out of more than half" in done.stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["shared"] == "rows"
+    assert report["shared"] == "auto"
     assert "refined rank" in done.stdout and "largest error" in done.stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {module["refined_rank"] for module in report["modules"].values()} == {6}
