@@ -10,12 +10,12 @@ from typing import Literal, get_type_hints
 import jax
 import jax.numpy as jnp
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import clairjax
 from clairjax.cli import _app as cli
-from clairjax.experiments import EXPERIMENTS, Experiment, Table
-from clairjax.experiments._presets import Preset
+from clairjax.experiments import EXPERIMENTS, Column, Experiment, Preset, Tabulated, grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,19 +29,21 @@ def replicate(key, cell):
     return {"mean": jnp.sin(words.sum().astype(float) * jnp.arange(1.0, cell.size + 1)).mean()}
 
 
-def report(results):
-    rows = tuple((str(cell.size), cell.law, f"{value:.4f}") for cell, value in results.mean("mean").items())
-    return [Table("Sines", ("size", "law", "mean"), rows)]
+def plot(results):
+    return Figure((1, 1))
 
 
 SINES = Experiment(
     name="sines",
     summary="Means of sines",
-    presets={"smoke": Preset((2,), (), 3), "laptop": Preset((2, 4), (), 8), "paper": Preset((2, 4), (), 9)},
-    cells=lambda preset: tuple(map(Cell, preset.dimensions)),
+    presets={
+        "smoke": Preset(grid(Cell, size=(2,)), 3),
+        "laptop": Preset(grid(Cell, size=(2, 4)), 8),
+        "paper": Preset(grid(Cell, size=(2, 4)), 9),
+    },
     replicate=replicate,
-    report=report,
-    plot=lambda results, path: path.write_bytes(b"\x89PNG"),
+    tables=[Tabulated("Sines", [Column("size"), Column("law"), Column("mean", digits=4)])],
+    plot=plot,
 )
 
 
@@ -70,9 +72,13 @@ def values(key, cell):
 MIXED = dataclasses.replace(
     SINES,
     name="mixed",
-    cells=lambda preset: (Grid(), *(Counted((size,)) for size in preset.dimensions)),
+    presets={
+        "smoke": Preset((Grid(), Counted((2,))), 3),
+        "laptop": Preset((Grid(), Counted((2,)), Counted((4,))), 8),
+        "paper": Preset((Grid(), Counted((2,)), Counted((4,))), 9),
+    },
     replicate=values,
-    report=lambda results: [Table("Mixed", ("cell",), tuple((str(cell),) for cell in results.cells))],
+    tables=[Tabulated("Mixed", [Column("cell", lambda row: str(row.cell))])],
 )
 
 
@@ -167,7 +173,7 @@ def test_set_changes_a_field_of_every_cell(invoke):
 )
 def test_set_reads_a_value_by_its_annotation_and_changes_the_cells_that_have_it(text, field, value):
     found = MIXED.choose("laptop", MIXED.parse("laptop", [text]))
-    for cell, before in zip(found, MIXED.cells(MIXED.presets["laptop"]), strict=True):
+    for cell, before in zip(found, MIXED.presets["laptop"].cells, strict=True):
         if hasattr(before, field):
             assert getattr(cell, field) == value and type(getattr(cell, field)) is type(value)
             cell = dataclasses.replace(cell, **{field: getattr(before, field)})
@@ -194,7 +200,7 @@ def test_every_field_of_every_experiment_can_be_set_to_what_it_is(name, preset):
     """A field means one type in an experiment's cells, and is read from the text that a user would write."""
     experiment = EXPERIMENTS[name]
     kinds = {}
-    for cell in experiment.cells(experiment.presets[preset]):
+    for cell in experiment.presets[preset].cells:
         for field, kind in get_type_hints(type(cell)).items():
             assert kinds.setdefault(field, kind) == kind
             value = getattr(cell, field)

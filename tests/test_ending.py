@@ -17,8 +17,8 @@ from test_cli import SINES, Cell
 
 import clairjax.cli
 from clairjax.cli import _app, _ending
-from clairjax.experiments import EXPERIMENTS, Table
-from clairjax.experiments._table import new_figure, save
+from clairjax.experiments import EXPERIMENTS, Preset, Table
+from clairjax.experiments._figure import new_figure
 from clairjax.sweep import Results
 from clairjax.sweep._store import Store
 
@@ -27,8 +27,8 @@ GREEK = dataclasses.replace(
     SINES,
     name="greek",
     summary="Σ of sines ±",
-    cells=lambda preset: (Cell(2, "größer"),),
-    report=lambda results: [Table("Σ ± ≤", ("größe",), (("–",),))],
+    presets={name: Preset((Cell(2, "größer"),), size.replicates) for name, size in SINES.presets.items()},
+    tables=[lambda results: Table("Σ ± ≤", ("größe",), (("–",),))],
 )
 REPRODUCE = ["reproduce", "greek", "--preset", "smoke", "--out", "out"]
 COMMANDS = {
@@ -185,10 +185,10 @@ def test_a_disk_that_is_full_at_any_moment_is_one_line_and_leaves_whole_files(co
     assert len(statuses) > 2 and set(statuses) == {0, 1}
 
 
-def draw(results, path):
+def draw(results):
     figure, (axis,) = new_figure(1, 1.0, 1.0)
-    axis.plot([0, len(results.failed[results.cells[0]])])
-    save(figure, path)
+    axis.plot([0, results.replicates])
+    return figure
 
 
 @pytest.fixture(scope="module")

@@ -68,10 +68,7 @@ def list_experiments() -> None:
     """Print the experiments and their sizes."""
     table = Table("name", "what", *(f"{preset}" for preset in Preset), box=None, pad_edge=False)
     for name, experiment in EXPERIMENTS.items():
-        sizes = [
-            f"{len(experiment.cells(experiment.presets[preset]))} × {experiment.presets[preset].replicates}"
-            for preset in Preset
-        ]
+        sizes = [f"{len(size.cells)} × {size.replicates}" for size in map(experiment.preset, Preset)]
         table.add_row(name, experiment.summary, *sizes)
     console().print(table, "\nSizes are cells × replicates.")
 
@@ -133,8 +130,10 @@ def profile(
         fail(ValueError(f"--cell must be below {len(cells)}, the number of cells of {preset}, got {cell}."), REFUSED)
     chosen = cells[cell]
 
+    replicate = experiment.prepared([chosen])
+
     def replicates(keys: jax.Array) -> dict[str, jax.Array]:
-        return jax.vmap(lambda key: experiment.replicate(key, chosen))(keys)
+        return jax.vmap(lambda key: replicate(key, chosen))(keys)
 
     replicates.__name__ = experiment.name
     print(f"{chosen}, {lanes} replicates at once")

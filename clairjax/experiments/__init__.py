@@ -5,16 +5,24 @@ from . import (
     centaur_settings,
     centaur_tradeoff,
     clair_constants,
-    clair_copying,
+    clair_contaminations,
     clair_figure1,
+    clair_figure2,
+    clair_figure3,
     clair_table1,
     clair_table2,
+    clair_table3,
     flute_figure4,
     flute_synthetic,
     shared_or_local,
 )
 from ._experiment import Experiment as Experiment
+from ._experiment import Preset as Preset
+from ._experiment import grid as grid
+from ._table import Column as Column
+from ._table import Row as Row
 from ._table import Table as Table
+from ._table import Tabulated as Tabulated
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -24,10 +32,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         clair_table2.EXPERIMENT,
         clair_figure1.EXPERIMENT,
         clair_constants.EXPERIMENT,
-        clair_copying.TABLE_3,
-        clair_copying.FIGURE_2,
-        clair_copying.FIGURE_3,
-        clair_copying.KINDS,
+        clair_table3.EXPERIMENT,
+        clair_figure2.EXPERIMENT,
+        clair_figure3.EXPERIMENT,
+        clair_contaminations.EXPERIMENT,
         flute_synthetic.FIGURE_1,
         flute_synthetic.FIGURE_3,
         flute_figure4.EXPERIMENT,

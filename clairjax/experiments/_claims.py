@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ._table import Estimate, Table, mean
+from ..sweep import Estimate
+from ._table import Table
 
 
 LEVEL = 0.05  # the chance that anything in a table is wrongly marked true or false
@@ -38,7 +39,7 @@ class Difference(NamedTuple):
 
 def above(one: np.ndarray, other: np.ndarray) -> Difference:
     """How far one's mean is above the other's, of the same replicates: by their paired differences."""
-    return Difference(*mean(one - other), len(one) - 1, len(one))
+    return Difference(*Estimate.of(one - other), len(one) - 1, len(one))
 
 
 def above_apart(one: Estimate, other: Estimate, replicates: tuple[int, int]) -> Difference:

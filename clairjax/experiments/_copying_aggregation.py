@@ -17,7 +17,7 @@ from ..alignment import (
 )
 from ..alignment._reach import pooled_verdict
 from ._copying_clients import Cell, Fleet
-from ._replicates import status_number
+from ._status_number import status_number
 
 
 class Published(NamedTuple):

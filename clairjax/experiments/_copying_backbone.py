@@ -1,4 +1,4 @@
-"""The backbone of the copying experiment: pretrained once, kept in a file, and in memory for the process."""
+"""The backbone of the copying experiment: pretrained once and kept in a file."""
 
 import dataclasses
 import hashlib
@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from .._files import replace_file
 from .._progress import Progress
 from ..data import Copying
 from ..models import CopyingTransformer
+from ._copying_clients import Cell
 from ._copying_training import Pretraining, accuracy, pretrain_steps, start
 
 
@@ -26,32 +28,37 @@ CACHE = "CLAIRJAX_CACHE"  # the folder of the files, in place of an experiment's
 STEPS_AT_ONCE = 100
 
 _MANIFEST = "__manifest__"
-_memory: dict[Pretraining, CopyingTransformer] = {}
+
+
+def backbones(
+    cells: Iterable[Cell], folder: str | os.PathLike[str] | None = None, progress: bool | None = False
+) -> dict[Pretraining, CopyingTransformer]:
+    """The models that the cells need."""
+    settings = dict.fromkeys(cell.pretraining for cell in cells)
+    return {each: backbone(each, folder, progress=progress) for each in settings}
 
 
 def backbone(
     settings: Pretraining, folder: str | os.PathLike[str] | None = None, *, progress: bool | None = False
 ) -> CopyingTransformer:
-    """The model that these settings give: from memory, from its file, or by training it and writing the file.
+    """The model that these settings give: from its file, or by training it and writing the file.
 
     **Arguments:** `settings`. `folder`: where its file is or shall be, unless the environment variable
-    `CLAIRJAX_CACHE` names another; without either it is kept in memory only. `progress`: as in `clairjax.sweep.run`.
+    `CLAIRJAX_CACHE` names another; without either it is kept by the caller alone. `progress`: as in
+    `clairjax.sweep.run`.
 
     **Returns:** the model with NumPy arrays for leaves, so that a trace takes them for constants.
 
     A file that is damaged or of other settings is reported by a warning and written anew.
     """
-    if settings not in _memory:
-        folder = os.environ.get(CACHE) or folder
-        path = None if folder is None else Path(folder) / file_name(settings)
-        model = None if path is None else _load(path, settings)
-        if model is None:
-            with jax.ensure_compile_time_eval():  # this may be called while a replicate is traced
-                model, manifest = pretrain(settings, progress=progress)
-            if path is not None:
-                _save(path, model, manifest)
-        _memory[settings] = model
-    return _memory[settings]
+    folder = os.environ.get(CACHE) or folder
+    path = None if folder is None else Path(folder) / file_name(settings)
+    model = None if path is None else _load(path, settings)
+    if model is None:
+        model, manifest = pretrain(settings, progress=progress)
+        if path is not None:
+            _save(path, model, manifest)
+    return model
 
 
 def file_name(settings: Pretraining) -> str:

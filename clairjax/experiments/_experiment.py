@@ -1,11 +1,13 @@
-"""What every experiment is: cells, a replicate function, a report and a plot; and one way to run any of them."""
+"""What every experiment is: cells, a replicate function, tables and a plot; and one way to run any of them."""
 
 import dataclasses
+import functools
+import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
 from jaxtyping import Array
@@ -14,62 +16,118 @@ from .. import sweep
 from .._files import replace_file
 from .._typing import Key
 from ..sweep import Results
-from ..sweep._store import Store
+from ._changes import change, parse
 from ._table import Table
 
 
-_WORDS: dict[Any, dict[str, bool | None]] = {bool: {"true": True, "false": False}, NoneType: {"none": None}}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+C = TypeVar("C", bound=Hashable)
+Replicate = Callable[..., dict[str, Array]]
+
+
+class Preset(NamedTuple):
+    """What a sweep runs: each of the cells, `replicates` times."""
+
+    cells: Sequence[Any]
+    replicates: int
+
+
+def grid(make: Callable[..., C], **values: Iterable[Any]) -> tuple[C, ...]:
+    """A cell for every combination of these values of its fields, the last of them varying first.
+
+    **Args:**
+
+    - `make`: the class of the cells, or any function of these fields.
+    - `values`: for each field the values that it takes.
+
+    **Returns:** the cells.
+
+    **Cost:** none.
+
+    >>> from typing import NamedTuple
+    >>> from clairjax.experiments import grid
+    >>> class Cell(NamedTuple):
+    ...     clients: int
+    ...     samples: int
+    >>> grid(Cell, clients=(5, 10), samples=(20,))
+    (Cell(clients=5, samples=20), Cell(clients=10, samples=20))
+    """
+    return tuple(make(**dict(zip(values, each, strict=True))) for each in itertools.product(*values.values()))
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
-    """One table or figure of a paper.
+class Experiment(Generic[C]):
+    """A sweep with sizes by name, tables and a plot: what `clairjax reproduce` runs.
 
-    - `name`, `summary`: as `clairjax list` prints them;
-    - `presets`: sizes by name, each with its number of `replicates`;
-    - `cells(preset)`: what the sweep runs, frozen dataclasses;
+    - `name`, `summary`: as `clairjax list` prints them; results go to a folder of that name;
+    - `presets`: sizes by name, of which `laptop` is run where none is asked for;
     - `replicate(key, cell)`: one replicate, a dict of arrays;
-    - `report(results)`: our figures beside the paper's, as tables;
-    - `plot(results, path)`: writes a PNG;
-    - `prepare(cells, out, progress)`: computes what all replicates share, before the sweep; may keep it in `out`.
+    - `tables`: what is reported, each a `Tabulated` or any other function of the results that gives a `Table`;
+    - `plot(results)`: a figure of matplotlib;
+    - `prepare(cells, out, progress)`: gives what all replicates share, and `replicate` receives that as its third
+      argument. It may keep files in the folder `out`.
+
+    >>> from typing import NamedTuple
+    >>> import jax
+    >>> from clairjax.experiments import Column, Experiment, Preset, Tabulated, grid
+    >>> class Cell(NamedTuple):
+    ...     size: int
+    >>> coins = Experiment(
+    ...     name="coins",
+    ...     summary="Share of heads",
+    ...     presets={"laptop": Preset(grid(Cell, size=(10, 1000)), replicates=50)},
+    ...     replicate=lambda key, cell: {"heads": jax.random.bernoulli(key, shape=(cell.size,)).mean()},
+    ...     tables=[Tabulated("Share of heads", [Column("size"), Column("heads", digits=2)])],
+    ... )
+    >>> print(coins.report(coins.run())[0].to_markdown().strip())
+    **Share of heads**
+    <BLANKLINE>
+    | size | heads |
+    | --- | --- |
+    | 10 | 0.50 ±0.02 |
+    | 1000 | 0.50 ±0.00 |
     """
 
     name: str
     summary: str
-    presets: Mapping[str, Any]
-    cells: Callable[[Any], tuple[Any, ...]]
-    replicate: Callable[[Key, Any], dict[str, Array]]
-    report: Callable[[Results], list[Table]]
-    plot: Callable[[Results, str | os.PathLike[str]], None]
-    prepare: Callable[[Sequence[Any], str | os.PathLike[str] | None, bool | None], None] | None = None
+    presets: Mapping[str, Preset]
+    replicate: Replicate
+    tables: Sequence[Callable[[Results[C]], Table]]
+    plot: Callable[[Results[C]], "Figure"] | None = None
+    prepare: Callable[[Sequence[C], str | os.PathLike[str] | None, bool | None], Any] | None = None
 
-    def choose(self, preset: str, changes: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise ValueError(f"name must be letters, digits, '.', '_' and '-', as a folder's, got {self.name!r}.")
+
+    def preset(self, name: str) -> Preset:
+        if name not in self.presets:
+            raise ValueError(f"preset must be one of {', '.join(self.presets)}, got {name}.")
+        return self.presets[name]
+
+    def choose(self, preset: str, changes: Mapping[str, Any] | None = None) -> tuple[C, ...]:
         """The cells of a preset, with some fields replaced in those that have them."""
-        cells, changes = self.cells(self.presets[preset]), changes or {}
-        names = [_names(cell) for cell in cells]
-        if unknown := [name for name in changes if not any(name in own for own in names)]:
-            known = dict.fromkeys(name for own in names for name in own)
-            raise ValueError(f"changes: each must be one of {', '.join(known)}, got {', '.join(unknown)}.")
-        return tuple(
-            dataclasses.replace(cell, **{name: changes[name] for name in own if name in changes})
-            for cell, own in zip(cells, names, strict=True)
-        )
+        return change(self.preset(preset).cells, changes or {})
 
     def parse(self, preset: str, changes: Sequence[str]) -> dict[str, Any]:
         """What `--set FIELD=VALUE` asks `choose` for: each value of the type that the cells' class declares."""
-        kinds: dict[str, Any] = {}
-        for one in dict.fromkeys(map(type, self.cells(self.presets[preset]))):
-            kinds = {**kinds, **get_type_hints(one), **kinds}  # the first class decides
-        values: dict[str, Any] = {}
-        for change in changes:
-            name, separator, text = change.partition("=")
-            if not separator or name not in kinds:
-                raise ValueError(f"--set must be FIELD=VALUE with FIELD one of {', '.join(kinds)}, got {change}.")
-            try:
-                values[name] = _value(text, kinds[name])
-            except ValueError as error:
-                raise ValueError(f"--set {name} must be {_wanted(kinds[name])}, got {text}.") from error
-        return values
+        return parse(self.preset(preset).cells, changes)
+
+    def prepared(
+        self, cells: Sequence[C], out: str | os.PathLike[str] | None = None, progress: bool | None = None
+    ) -> Replicate:
+        """`replicate` as a function of key and cell alone, with what `prepare` gives for these cells."""
+        if self.prepare is None:
+            return self.replicate
+        shared = self.prepare(cells, out, progress)
+
+        @functools.wraps(self.replicate)
+        def replicate(key: Key, cell: C) -> dict[str, Array]:
+            return self.replicate(key, cell, shared)
+
+        return replicate
 
     def run(
         self,
@@ -77,21 +135,17 @@ class Experiment:
         preset: str = "laptop",
         replicates: int | None = None,
         seed: int = 0,
-        cells: Sequence[Any] | None = None,
+        cells: Sequence[C] | None = None,
         out: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
-    ) -> Results:
+    ) -> Results[C]:
         """Run it as a sweep: the cells and replicates of the preset unless given; see `clairjax.sweep.run`."""
-        size = self.presets[preset]
-        cells = self.cells(size) if cells is None else cells
+        size = self.preset(preset)
+        cells = size.cells if cells is None else cells
         arguments = {"experiment": self.name, "seed": seed}
-        if self.prepare is not None:
-            store = Store(out)
-            store.refuse_another({"arguments": arguments}, {})  # before the work, as far as it is known
-            store.create()
-            self.prepare(cells, out, progress)
+        sweep.check_folder(out, {"arguments": arguments})  # before `prepare`, as far as it is known
         return sweep.run(
-            self.replicate,
+            self.prepared(cells, out, progress),
             cells,
             key=jax.random.key(seed),
             replicates=size.replicates if replicates is None else replicates,
@@ -100,59 +154,30 @@ class Experiment:
             progress=progress,
         )
 
-    def write(self, results: Results, out: str | os.PathLike[str]) -> list[Table]:
-        """Write `results.csv`, `results.nc`, `report.md` and `figure.png` to the folder `out`; returns the report.
+    def report(self, results: Results[C]) -> list[Table]:
+        """The tables; below the first of them, which replicates failed and are left out."""
+        first, *others = [
+            t for table in self.tables for t in (lambda r: r if isinstance(r, list) else [r])(table(results))
+        ]
+        failed = (
+            f"{results.labels[cell] or 'All'}: replicates {', '.join(map(str, numbers))} failed, left out."
+            for cell, numbers in results.failures.items()
+        )
+        return [dataclasses.replace(first, notes=(*first.notes, *failed)), *others]
+
+    def write(self, results: Results[C], out: str | os.PathLike[str]) -> list[Table]:
+        """Write `results.csv`, `results.nc`, `report.md` and the plot, `figure.png`, to `out`; returns the report.
 
         Each is UTF-8 or binary, and replaced at once. A folder with the manifest of another sweep is refused.
         """
-        Store(out).refuse_another(results.manifest.get("arguments", {}), results.manifest.get("cells", {}))
+        sweep.check_folder(out, results.manifest.get("arguments", {}), results.manifest.get("cells", {}))
         folder = Path(out)
         tables = self.report(results)
         results.to_csv(folder / "results.csv")
         results.to_netcdf(folder / "results.nc")
         report = "\n".join(table.to_markdown() for table in tables)
         replace_file(folder / "report.md", lambda beside: beside.write_text(report, encoding="utf-8"))
-        self.plot(results, folder / "figure.png")
+        if self.plot is not None:
+            figure = self.plot(results)
+            replace_file(folder / "figure.png", lambda beside: figure.savefig(beside, format="png"))
         return tables
-
-
-def _names(cell: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(cell)]
-
-
-def _value(text: str, kind: Any) -> Any:
-    """`text` as a value of the annotated type `kind`: a tuple with commas between its elements."""
-    if kind in (int, float, str):
-        return kind(text)
-    if kind in _WORDS and text.lower() in _WORDS[kind]:
-        return _WORDS[kind][text.lower()]
-    arguments = get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        return _first(text, arguments)
-    if get_origin(kind) is Literal and text in map(str, arguments):
-        return next(value for value in arguments if str(value) == text)
-    if get_origin(kind) is tuple and arguments[1:] == (...,):
-        return tuple(_value(item, arguments[0]) for item in text.split(","))
-    raise ValueError(text)
-
-
-def _first(text: str, kinds: tuple[Any, ...]) -> Any:
-    for kind in kinds:
-        try:
-            return _value(text, kind)
-        except ValueError:
-            continue
-    raise ValueError(text)
-
-
-def _wanted(kind: Any) -> str:
-    arguments = get_args(kind)
-    if kind in _WORDS:
-        return " or ".join(_WORDS[kind])
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(map(_wanted, arguments))
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
-    if get_origin(kind) is tuple and arguments[1:] == (...,):
-        return f"{_wanted(arguments[0])}, with commas between several"
-    return f"of type {kind.__name__}" if kind in (int, float, str) else "left as it is"

@@ -4,18 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
-from .._status import Status
-from ..sweep import Results
-from ._table import Estimate
-
-
-def status_number(status: Status) -> Int[Array, ""]:
-    """A status as a number to store; 0 is converged."""
-    return jnp.asarray(status._value)
+from ..sweep import Estimate, Results
+from ._status_number import status_number as status_number
 
 
 def kept(results: Results, cell: Any) -> dict[str, np.ndarray]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..sweep import Estimate
 from ._claims import Claim, above
-from ._table import ratio
 
 
 Outputs = Mapping[str, np.ndarray]  # of one cell, an error for each replicate and method
@@ -13,7 +13,7 @@ Outputs = Mapping[str, np.ndarray]  # of one cell, an error for each replicate a
 
 def ends_below(cells: Sequence[Outputs], one: str, other: str, text: str) -> Claim:
     """That one's error is below the other's in each cell."""
-    lower = [100 * (1 - ratio(outputs[one], outputs[other]).value) for outputs in cells]
+    lower = [100 * (1 - Estimate.ratio(outputs[one], outputs[other]).value) for outputs in cells]
     figures = f"lower by {min(lower):.3g} to {max(lower):.3g} %"
     return Claim(text, [(above(outputs[other], outputs[one]),) for outputs in cells], figures)
 

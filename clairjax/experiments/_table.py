@@ -1,58 +1,20 @@
-"""Figures with standard errors, tables that print to a terminal and to markdown, and the plots' common look."""
+"""Tables as data: which rows, which columns; and the finished text, for a terminal and as markdown."""
 
 import dataclasses
 import math
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from .._files import replace_file
+from ..sweep import Estimate, Results
+from ._changes import field_names
 
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-
-class Estimate(NamedTuple):
-    """A Monte Carlo mean and its standard error (NaN below two replicates)."""
-
-    value: float
-    error: float
-
-    def __str__(self) -> str:
-        return self.text(3 if abs(self.value) < 100 else 2)
-
-    def text(self, digits: int) -> str:
-        if math.isnan(self.value):
-            return "–"
-        error = "" if math.isnan(self.error) else f" ±{self.error:.{digits}f}"
-        return f"{self.value:.{digits}f}{error}"
-
-
-def standard_error(values: np.ndarray) -> np.ndarray:
-    """Of the mean over the first axis: the sample deviation over √replicates."""
-    if len(values) < 2:
-        return np.full(values.shape[1:], math.nan)
-    return np.asarray(values.std(axis=0, ddof=1) / math.sqrt(len(values)))
-
-
-def mean(values: np.ndarray) -> Estimate:
-    if not len(values):
-        return Estimate(math.nan, math.nan)
-    return Estimate(float(np.mean(values)), float(standard_error(values)))
-
-
-def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
-    """Ratio of the means of paired replicates, its standard error by the delta method."""
-    if len(numerator) == 0:
-        return Estimate(math.nan, math.nan)
-    value = float(np.mean(numerator) / np.mean(denominator))
-    return Estimate(value, mean(numerator - value * denominator).error / float(np.mean(denominator)))
+C = TypeVar("C", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,36 +51,104 @@ class Table:
         return Group(table, *(Text(note, style="dim") for note in self.notes), Text())
 
 
-def new_figure(
-    panels: int, width: float = 3.6, height: float = 3.4, *, shared: bool = True
-) -> tuple["Figure", list["Axes"]]:
-    """A figure of panels side by side that share their vertical axis or not, outside pyplot's global state."""
-    from matplotlib.figure import Figure
+@dataclasses.dataclass(frozen=True)
+class Row(Generic[C]):
+    """What a column sees: a cell, its outputs without failed replicates, and its part where a cell has several."""
 
-    figure = Figure(figsize=(width * panels + 0.6, height), layout="constrained", dpi=150)
-    axes = figure.subplots(1, panels, sharey=shared, squeeze=False)[0]
-    for axis in axes:
-        axis.grid(alpha=0.25, linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, list(axes)
+    cell: C
+    outputs: Mapping[str, np.ndarray]
+    part: Any = None
 
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.outputs[name]
 
-def band(axis: "Axes", x: np.ndarray, replicates: np.ndarray, label: str) -> None:
-    """Mean over replicates [replicate, point], within a standard error on either side."""
-    centre, error = replicates.mean(0), standard_error(replicates)
-    (line,) = axis.plot(x, centre, label=label)
-    axis.fill_between(x, centre - error, centre + error, color=line.get_color(), alpha=0.25)
+    def mean(self, name: str) -> Estimate:
+        """Of an output with one number a replicate."""
+        return Estimate.of(self.outputs[name])
 
+    def ratio(self, one: str, other: str) -> Estimate:
+        """Of the means of two outputs, by paired replicates."""
+        return Estimate.ratio(self.outputs[one], self.outputs[other])
 
-LEGEND_COLUMN = 2.0  # inches that an entry may take
-
-
-def legend_below(figure: "Figure", axis: "Axes", columns: int | None = None) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    columns = columns or max(1, int(figure.get_figwidth() // LEGEND_COLUMN))
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False)
+    def split(self, parts: Iterable[Any]) -> "list[Row[C]]":
+        """A row for each part, with that index of each output's axis after the replicates'."""
+        return [
+            Row(self.cell, {name: values[:, i] for name, values in self.outputs.items()}, part)
+            for i, part in enumerate(parts)
+        ]
 
 
-def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """As a PNG, whatever the name."""
-    replace_file(Path(path), lambda beside: figure.savefig(beside, format="png"))
+def rows_of(results: Results[C], kind: type = object) -> list[Row[C]]:
+    """One row a cell, in the order of the results, of the cells of this class."""
+    return [Row(cell, results.kept(cell)) for cell in results.cells if isinstance(cell, kind)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    - `title`: its head;
+    - `value`: the name of a field of the cell, or of an output, whose mean is shown with its standard error; or a
+      function of a `Row` that gives text, a number, an `Estimate`, or None where there is nothing to show. The title
+      if left out;
+    - `digits`: after the point; as many as fit if left out.
+    """
+
+    title: str
+    value: str | Callable[[Row[Any]], Any] | None = None
+    digits: int | None = None
+
+    def text(self, row: Row[Any]) -> str:
+        return _text(self._value(row), self.digits)
+
+    def _value(self, row: Row[Any]) -> Any:
+        if callable(self.value):
+            return self.value(row)
+        name = self.title if self.value is None else self.value
+        if name in field_names(row.cell):
+            return getattr(row.cell, name)
+        return row.mean(name) if name in row.outputs else None
+
+
+def _text(value: Any, digits: int | None) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, Estimate):
+        return str(value) if digits is None else value.text(digits)
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:g}" if digits is None else f"{value:.{digits}f}"
+    return str(value)
+
+
+Text: TypeAlias = str | Callable[[Results[Any]], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tabulated(Generic[C]):
+    """A table as data, a function of a sweep's results.
+
+    - `title`: text, or a function of the results that gives it;
+    - `columns`: `Column`s, or a function of the results that gives them;
+    - `notes`: lines below the table, texts or functions of the results; an empty one is left out;
+    - `rows`: a function of the results that gives the rows, one a cell if left out;
+    - `group`: a field of the cells; a line is drawn where it changes.
+    """
+
+    title: Text
+    columns: Sequence[Column] | Callable[[Results[C]], Sequence[Column]]
+    notes: Sequence[Text] = ()
+    rows: Callable[[Results[C]], Iterable[Row[C]]] = rows_of
+    group: str | None = None
+
+    def __call__(self, results: Results[C]) -> Table:
+        """The table of these results."""
+        given = lambda value: value(results) if callable(value) else value
+        columns, rows = given(self.columns), list(self.rows(results))
+        groups = [None if self.group is None else getattr(row.cell, self.group) for row in rows]
+        return Table(
+            given(self.title),
+            tuple(column.title for column in columns),
+            tuple(tuple(column.text(row) for column in columns) for row in rows),
+            tuple(filter(None, map(given, self.notes))),
+            tuple(i for i in range(1, len(rows)) if groups[i] != groups[i - 1]),
+        )

@@ -1,19 +1,17 @@
 """CENTAUR, section 5: the linear rate without noise, the noise floor's slopes, and the choice among private starts."""
 
 import math
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
-from ..sweep import Results
+from ..sweep import Estimate, Results
 from ._centaur import NOISE, RANK, START, STEP, Floor, Rate, Start, cells, replicate
-from ._experiment import Experiment
+from ._old import experiment, fit, kept, mean, new_figure
 from ._presets import CENTAUR_LINEAR
-from ._replicates import fit, kept
-from ._table import Estimate, Table, mean, new_figure, save
+from ._table import Table
 
 
 if TYPE_CHECKING:
@@ -141,7 +139,7 @@ def _start_table(results: Results) -> Table:
     )
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     figure, axes = new_figure(4, shared=False)
     for cell in _of(results, Rate):
         if cell.batch_size is None:
@@ -172,7 +170,7 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set(xlabel=name, title="noise floor")
     axes[1].set_ylabel("distance")
     axes[1].legend(frameon=False)
-    save(figure, path)
+    return figure
 
 
 def _floor_panel(axis: "Axes", sizes: Sequence[float], points: Sequence[Estimate], theory: Sequence[float]) -> None:
@@ -187,7 +185,7 @@ def _floor_panel(axis: "Axes", sizes: Sequence[float], points: Sequence[Estimate
     axis.text(place, 0.95, f"slope {slope.text(2)}", transform=axis.transAxes, va="top", ha=side, fontsize=9)
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="centaur-linear",
     summary="CENTAUR, section 5: linear rate, slopes of the noise floor, and the choice among private starts",
     presets=CENTAUR_LINEAR,

@@ -1,8 +1,7 @@
 """What settings of CENTAUR are best at a fixed ε, on draws that no table uses."""
 
 import dataclasses
-import os
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,9 @@ from ..sweep import Results
 from . import centaur_tradeoff
 from ._budget import ADJACENCY, Setting, never_reached_moments, noise_for, spend, spend_at_server
 from ._centaur import draw
-from ._experiment import Experiment
+from ._old import experiment, kept, legend_below, new_figure
 from ._presets import CENTAUR_SETTINGS, CentaurSettings
-from ._replicates import kept
-from ._table import Table, legend_below, new_figure, save
+from ._table import Table
 
 
 EPSILON = 2.0
@@ -112,7 +110,7 @@ def report(results: Results) -> list[Table]:
     ]
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     cells = [cell for cell in results.cells if isinstance(cell, Constant)]
     figure, axes = new_figure(len(cells))
     for axis, cell in zip(axes, cells, strict=True):
@@ -123,10 +121,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set(title=f"{start}, T = {cell.rounds}", xlabel="η T ζ", xscale="log", yscale="log")
     axes[0].set_ylabel("distance to the true subspace")
     legend_below(figure, axes[0])
-    save(figure, path)
+    return figure
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="centaur-settings",
     summary="Clip norm, rounds and step of CENTAUR at a fixed ε, searched on draws that no table uses",
     presets=CENTAUR_SETTINGS,

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-import os
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +25,9 @@ from ._budget import (
     spend_at_server,
 )
 from ._centaur import RANK, STEP, draw, never_reached
-from ._experiment import Experiment
+from ._old import experiment, fit, kept, legend_below, mean, new_figure, ratio
 from ._presets import CENTAUR_TRADEOFF, CentaurTradeoff
-from ._replicates import fit, kept
-from ._table import Table, legend_below, mean, new_figure, ratio, save
+from ._table import Table
 
 
 MULTIPLIER = 0.25  # σ of the whole budget as one release, where the errors in d are compared
@@ -220,7 +218,7 @@ def _dimension_tables(results: Results) -> list[Table]:
     ]
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     figure, axes = new_figure(3, shared=False)
     for name, cell in budgets(results).items():
         label = SERIES.get(name, "local ridge")
@@ -246,10 +244,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
     axes[2].minorticks_off()
     axes[2].legend(frameon=False, fontsize=8)
     legend_below(figure, axes[1], columns=3)
-    save(figure, path)
+    return figure
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="centaur-tradeoff",
     summary="CENTAUR's error against ε: our default, the theorem's setting, Jain et al. and local training",
     presets=CENTAUR_TRADEOFF,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-import os
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,10 @@ from .._typing import Key
 from ..alignment import clair, label_oracle
 from ..sweep import Results
 from . import _section7
-from ._experiment import Experiment
+from ._old import experiment, kept, legend_below, mean, new_figure
 from ._presets import PRESETS, Preset
-from ._replicates import kept
 from ._section7 import PUBLISHED, SIZE_TITLES, SOLVER, Constants, by_dimension, mean_square_error
-from ._table import Table, legend_below, mean, new_figure, save
+from ._table import Table
 
 
 C1 = (0.7, 1.4, 2.8)
@@ -92,7 +91,7 @@ def report(results: Results) -> list[Table]:
     return [Table(title, columns, tuple(rows), _section7.failure_notes(results))]
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
     for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
@@ -104,10 +103,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set(title=f"p = q = {dimension}", xlabel="c2 / c1", yscale="log")
     axes[0].set_ylabel("error / label oracle")
     legend_below(figure, axes[0], columns=len(C1))
-    save(figure, path)
+    return figure
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="clair-constants",
     summary="CLAIR section 7: the published procedure's constants c1, c2, tuned on draws that no table uses",
     presets=PRESETS["clair-constants"],

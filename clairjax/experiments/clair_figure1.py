@@ -1,17 +1,16 @@
 """CLAIR, Figure 1: distance of the estimated row space from the true one as the number of clients grows."""
 
 import math
-import os
+from typing import Any
 
 from jaxtyping import Array
 
 from .._typing import Key
 from ..alignment import Decomposition, Election, decompose, elect
 from ..subspaces import subspace_distance
-from ..sweep import Results
-from ._experiment import Experiment
+from ..sweep import Estimate, Results
+from ._old import experiment, fit, kept, legend_below, mean, new_figure, status_number
 from ._presets import PRESETS
-from ._replicates import fit, kept, status_number
 from ._section7 import (
     RANK,
     SIZE_TITLES,
@@ -24,7 +23,7 @@ from ._section7 import (
     rules,
     size_columns,
 )
-from ._table import Estimate, Table, legend_below, mean, new_figure, save
+from ._table import Table
 
 
 THEORY = -0.5
@@ -90,7 +89,7 @@ def report(results: Results) -> list[Table]:
     ]
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
     for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
@@ -119,10 +118,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
     if any(distances(results, cell, name).value > 0 for row in groups.values() for cell in row for name in SERIES):
         axes[0].set_yscale("log")  # of the panels that share it
     legend_below(figure, axes[0])
-    save(figure, path)
+    return figure
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="clair-fig1",
     summary="CLAIR, Figure 1: error of the shared row space against the number of clients, slope beside the theory's",
     presets=PRESETS["clair-fig1"],

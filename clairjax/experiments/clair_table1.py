@@ -1,7 +1,6 @@
 """CLAIR, Table 1: mean squared Frobenius error of each method, averaged over clients."""
 
-import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -9,9 +8,8 @@ from jaxtyping import Array
 from .._typing import Key
 from ..alignment import clair, elect, fedavg, label_oracle, local, oracle_fedavg, refine
 from ..sweep import Results
-from ._experiment import Experiment
+from ._old import experiment, kept, legend_below, mean, new_figure, ratio, status_number
 from ._presets import PRESETS
-from ._replicates import kept, status_number
 from ._section7 import (
     SIZE_TITLES,
     SOLVER,
@@ -25,7 +23,7 @@ from ._section7 import (
     rules,
     size_columns,
 )
-from ._table import Table, legend_below, mean, new_figure, ratio, save
+from ._table import Table
 
 
 class Row(NamedTuple):
@@ -137,7 +135,7 @@ def _status_notes(results: Results, ordered: list[Cell]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     """Errors over the label oracle's. Local (1.5 to 2.2) and FedAvg (8 to 50) are in the table only."""
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
@@ -155,7 +153,7 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set_xticklabels([str(cell.clients) for cell in row])
     axes[0].set_ylabel("error / label oracle")
     legend_below(figure, axes[0])
-    save(figure, path)
+    return figure
 
 
 def _paper_ratio(results: Results, cell: Cell) -> float:
@@ -163,7 +161,7 @@ def _paper_ratio(results: Results, cell: Cell) -> float:
     return paper.clair / mean(kept(results, cell)["label_oracle"]).value if paper else float("nan")
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="clair-table1",
     summary="CLAIR, Table 1: squared error of local, FedAvg, CLAIR as published and clair, beside the paper's",
     presets=PRESETS["clair-table1"],

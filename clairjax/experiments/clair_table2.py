@@ -1,8 +1,7 @@
 """CLAIR, Table 2: who is found to be contaminated, and where each method errs."""
 
-import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -10,10 +9,9 @@ from jaxtyping import Array
 from .._typing import Key
 from ..alignment import Election, elect
 from ..data import Problem
-from ..sweep import Results
-from ._experiment import Experiment
+from ..sweep import Estimate, Results
+from ._old import experiment, kept, legend_below, mean, new_figure, status_number
 from ._presets import PRESETS
-from ._replicates import kept, status_number
 from ._section7 import (
     RANK,
     SIZE_TITLES,
@@ -27,7 +25,7 @@ from ._section7 import (
     rules,
     size_columns,
 )
-from ._table import Estimate, Table, legend_below, mean, new_figure, save
+from ._table import Table
 
 
 class Row(NamedTuple):
@@ -155,7 +153,7 @@ def _erring_replicates(results: Results, cell: Cell) -> Iterator[tuple[str, ...]
             yield (*size_columns(cell), str(i), signal, label, str(excluded[i]), str(missed[i]), str(rank[i]))
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     """Accuracy beside the paper's, and at the weakest contamination alone, where a method errs first."""
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
@@ -186,10 +184,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set_xticklabels([str(cell.clients) for cell in row])
     axes[0].set_ylabel("accuracy of the recovered set")
     legend_below(figure, axes[0])
-    save(figure, path)
+    return figure
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="clair-table2",
     summary="CLAIR, Table 2: accuracy of the set found and recall of the contaminated clients; where each method errs",
     presets=PRESETS["clair-table2"],

@@ -1,8 +1,7 @@
 """FLUTE, Figure 4: pairs (γ1, γ2) where a client has about as many samples as features."""
 
 import functools
-import os
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +11,10 @@ from .._typing import Key
 from ..representation import best_of_rank, flute, local_least_squares, local_ridge, mean_distance, truncated_ridge
 from ..sweep import Results
 from ._claims import Claim, above, claims_table
-from ._experiment import Experiment
+from ._old import band, experiment, kept, legend_below, mean, new_figure
 from ._presets import FLUTE
-from ._replicates import kept
 from ._sharing import sharing_claims
-from ._table import Table, band, legend_below, mean, new_figure, save
+from ._table import Table
 from ._tasks import FEATURES, LABELS, LEVELS, STEP, Cell, cells, init_scale
 
 
@@ -106,7 +104,7 @@ def _small_is_better(results: Results) -> Claim:
     return Claim("(ours) γ1 = γ2 = 1/8 is better again than 1/4", cases, figures)
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     listed = ordered(results)
     figure, axes = new_figure(len(listed))
     for axis, cell in zip(axes, listed, strict=True):
@@ -119,10 +117,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set(title=f"N = {cell.samples}", xlabel="round", xscale="log")
     axes[0].set_ylabel("distance to the truth")
     legend_below(figure, axes[0])
-    save(figure, path)
+    return figure
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="flute-fig4",
     summary="FLUTE, Figure 4: pairs of regularisation constants with hardly more samples than features",
     presets=FLUTE["flute-fig4"],

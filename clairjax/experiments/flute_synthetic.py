@@ -2,19 +2,17 @@
 
 import functools
 import math
-import os
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from ..sweep import Results
+from ..sweep import Estimate, Results
 from ._claims import Case, Claim, above, above_apart, claims_table
-from ._experiment import Experiment
+from ._old import band, experiment, kept, legend_below, mean, new_figure, ratio
 from ._presets import FLUTE
-from ._replicates import kept
 from ._sharing import ends_below, sharing_claims
-from ._table import Estimate, Table, band, legend_below, mean, new_figure, ratio, save
+from ._table import Table
 from ._tasks import FEATURES, ITERATIVE, LABELS, LEVELS, Cell, cells, replicate
 
 
@@ -154,7 +152,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.3g} to {max(values):.3g}" if values else "none"
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     largest = max((c.clients, c.samples) for c in ordered(results))
     shown = [cell for cell in ordered(results) if (cell.clients, cell.samples) == largest]
     figure, axes = new_figure(len(shown), shared=False)
@@ -167,10 +165,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set(title=f"k = {cell.rank}, M = {cell.clients}, N = {cell.samples}", xlabel="round", xscale="log")
     axes[0].set_ylabel("distance to the truth")
     legend_below(figure, axes[0])
-    save(figure, path)
+    return figure
 
 
-FIGURE_1 = Experiment(
+FIGURE_1 = experiment(
     name="flute-fig1",
     summary="FLUTE, Figure 1: FLUTE, FedRep and FedRep(RI) on 7.1's model, beside references no paper compares with",
     presets=FLUTE["flute-fig1"],
@@ -179,7 +177,7 @@ FIGURE_1 = Experiment(
     report=report,
     plot=plot,
 )
-FIGURE_3 = Experiment(
+FIGURE_3 = experiment(
     name="flute-fig3",
     summary="FLUTE, Figure 3: the same on C.1's model, over k, M and N",
     presets=FLUTE["flute-fig3"],

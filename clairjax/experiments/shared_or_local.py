@@ -1,8 +1,7 @@
 """When a shared representation pays: its error beside that of each client alone, as the models leave the subspace."""
 
 import dataclasses
-import os
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +12,10 @@ from ..data import SharedSubspace
 from ..representation import best_of_rank, local_ridge, mean_distance, truncated_ridge
 from ..sweep import Results
 from ._claims import Claim, claims_table
-from ._experiment import Experiment
+from ._old import experiment, kept, legend_below, mean, new_figure, ratio
 from ._presets import SHARING, Sharing
-from ._replicates import kept
 from ._sharing import ends_below
-from ._table import Table, legend_below, mean, new_figure, ratio, save
+from ._table import Table
 
 
 RANK = 2
@@ -108,7 +106,7 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
-def plot(results: Results, path: str | os.PathLike[str]) -> None:
+def plot(results: Results) -> Any:
     counts = sorted({cell.clients for cell in ordered(results)})
     figure, axes = new_figure(len(counts))
     for axis, clients in zip(axes, counts, strict=True):
@@ -129,10 +127,10 @@ def plot(results: Results, path: str | os.PathLike[str]) -> None:
         axis.set_yticks((0.25, 0.5, 1, 2, 4, 8), ("0.25", "0.5", "1", "2", "4", "8"))
     axes[0].set_ylabel("error / local ridge's")
     legend_below(figure, axes[0], columns=2)
-    save(figure, path)
+    return figure
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     name="shared-or-local",
     summary="When a shared representation pays: truncated ridge beside each client's own ridge",
     presets=SHARING,

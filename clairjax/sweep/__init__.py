@@ -1,5 +1,7 @@
 """Monte Carlo sweeps: a replicate function over cells x replicates, stored, resumable, bit-identical."""
 
+from ._estimate import Estimate as Estimate
 from ._plan import replicate_key as replicate_key
 from ._results import Results as Results
 from ._runner import run as run
+from ._store import check_folder as check_folder

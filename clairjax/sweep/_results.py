@@ -2,16 +2,17 @@
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Bool
 
 from .._files import replace_file
-from ._plan import Cell, cell_record
+from ._estimate import Estimate, mean, standard_error
+from ._plan import cell_record, labels
 from ._store import Arrays
 
 
@@ -19,51 +20,70 @@ if TYPE_CHECKING:
     import xarray
 
 
+C = TypeVar("C", bound=Hashable)
+
+
 @dataclass(frozen=True, eq=False)
-class Results:
+class Results(Generic[C]):
     """Replicates of every cell, in the order given: `results[cell][name]` has a leading replicate axis.
 
     A replicate has failed where one of its outputs holds a NaN or an infinity, or where its boolean output
     `failed` is true. Failed replicates stay in the arrays and, unless asked for, out of the means.
     """
 
-    arrays: Mapping[Cell, Arrays]
-    failed: Mapping[Cell, Bool[np.ndarray, " replicates"]]
-    compile_seconds: Mapping[Cell, float]
-    run_seconds: Mapping[Cell, float]
+    arrays: Mapping[C, Arrays]
+    failed: Mapping[C, Bool[np.ndarray, " replicates"]]
+    compile_seconds: Mapping[C, float]
+    run_seconds: Mapping[C, float]
     manifest: Mapping[str, Any]
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[C, ...]:
         return tuple(self.arrays)
 
     @property
-    def failures(self) -> dict[Cell, tuple[int, ...]]:
+    def replicates(self) -> int:
+        """How many each cell has, failed ones among them."""
+        return len(next(iter(self.failed.values())))
+
+    @property
+    def failures(self) -> dict[C, tuple[int, ...]]:
         """Indices of the failed replicates of the cells that have any."""
         return {cell: tuple(np.flatnonzero(bad).tolist()) for cell, bad in self.failed.items() if bad.any()}
 
-    def __getitem__(self, cell: Cell) -> Arrays:
+    @property
+    def labels(self) -> dict[C, str]:
+        """Each cell by the fields that tell it from the others."""
+        return labels(self.cells)  # type: ignore[return-value]  # a mapping of these cells
+
+    def __getitem__(self, cell: C) -> Arrays:
         return self.arrays[cell]
 
-    def _kept(self, cell: Cell, name: str, include_failed: bool) -> np.ndarray:
+    def kept(self, cell: C) -> Arrays:
+        """The outputs of a cell without its failed replicates."""
+        return {name: values[~self.failed[cell]] for name, values in self.arrays[cell].items()}
+
+    def estimate(self, cell: C, of: str | Callable[[Arrays], np.ndarray]) -> Estimate:
+        """Mean and standard error of an output, or of what a function of the kept outputs gives, one a replicate."""
+        return Estimate.of(of(self.kept(cell)) if callable(of) else self._values(cell, of, False))
+
+    def _values(self, cell: C, name: str, include_failed: bool) -> np.ndarray:
         if name not in self.arrays[cell]:
             raise KeyError(f"name: must be one of {', '.join(self.arrays[cell])}; got {name}.")
         values = self.arrays[cell][name]
-        values = values.astype(np.result_type(values.dtype, np.float64))
         return values if include_failed else values[~self.failed[cell]]
 
-    def mean(self, name: str, *, include_failed: bool = False) -> dict[Cell, np.ndarray]:
+    def mean(self, name: str, *, include_failed: bool = False) -> dict[C, np.ndarray]:
         """Mean over replicates, for each cell, in float64 (NaN where no replicate is left)."""
-        return {cell: _mean(self._kept(cell, name, include_failed)) for cell in self.arrays}
+        return {cell: mean(self._values(cell, name, include_failed)) for cell in self.arrays}
 
-    def standard_error(self, name: str, *, include_failed: bool = False) -> dict[Cell, np.ndarray]:
+    def standard_error(self, name: str, *, include_failed: bool = False) -> dict[C, np.ndarray]:
         """Standard error of that mean: the sample deviation over √replicates (NaN below two replicates)."""
-        return {cell: _standard_error(self._kept(cell, name, include_failed)) for cell in self.arrays}
+        return {cell: standard_error(self._values(cell, name, include_failed)) for cell in self.arrays}
 
     def __repr__(self) -> str:
-        replicates = len(next(iter(self.failed.values())))
         failed = sum(map(len, self.failures.values()))
-        return f"Results({len(self.arrays)} cells x {replicates} replicates, {failed} failed)"
+        return f"Results({len(self.arrays)} cells x {self.replicates} replicates, {failed} failed)"
 
     def to_xarray(self, dims: Mapping[str, tuple[str, ...]] | None = None) -> "xarray.Dataset":
         """One labelled dataset over `cell` and `replicate`, with the cells' fields as coordinates of `cell`.
@@ -139,17 +159,6 @@ def failed_replicates(arrays: Arrays) -> Bool[np.ndarray, " replicates"]:
         elif name == "failed":
             bad |= values.astype(bool).any(axis=axes)
     return bad
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values.mean(axis=0)) if len(values) else np.full(values.shape[1:], np.nan)
-
-
-def _standard_error(values: np.ndarray) -> np.ndarray:
-    if len(values) < 2:
-        return np.full(values.shape[1:], np.nan)
-    with np.errstate(invalid="ignore"):  # infinities of failed replicates that were asked for
-        return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
 
 
 def _stack(cells: list[np.ndarray | None]) -> np.ndarray:

@@ -201,3 +201,29 @@ class Store:
         if found != {name: ((lane_width, *shape.shape), shape.dtype) for name, shape in shapes.items()}:
             raise ValueError("its arrays are not those that the replicate function returns")
         return Block(arrays, float(header["seconds"]))
+
+
+def check_folder(out: str | os.PathLike[str] | None, arguments: Mapping[str, Any], cells: Cells | None = None) -> None:
+    """Make the folder `out` of a sweep, and refuse one that holds another sweep.
+
+    A sweep does so itself. Ask before work that comes first, and before files are written beside the sweep's own.
+
+    **Args:**
+
+    - `out`: the folder; None: there is none, and nothing is done.
+    - `arguments`: what must be equal in the folder's manifest, where it has one. The arguments that `run` is given
+        are the entry `arguments` there.
+    - `cells`: the entry `cells` of a manifest, whose programs must be those in the folder; None: any.
+
+    **Raises:** `ValueError` that names what differs; `OSError` if the folder cannot be made.
+
+    **Cost:** one small file is read.
+
+    >>> import tempfile
+    >>> from clairjax import sweep
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sweep.check_folder(folder, {"arguments": {"data": "version 2"}})  # nothing is in it yet
+    """
+    store = Store(out)
+    store.refuse_another(arguments, cells or {})
+    store.create()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clairjax.experiments._claims import LEAST, LEVEL, Claim, Difference, above, above_apart, claims_table
-from clairjax.experiments._table import mean
+from clairjax.sweep import Estimate
 
 
 CELLS = 16
@@ -58,7 +58,7 @@ def test_equal_methods_are_told_apart_in_one_table_of_twenty_at_most(replicates,
         common, one, other = draws.standard_normal((3, CELLS, replicates))
         if apart:
             pairs = zip(5 + one, 5 + sizes / 25 * other, strict=True)
-            found = [above_apart(mean(a), mean(b), (replicates, replicates)) for a, b in pairs]
+            found = [above_apart(Estimate.of(a), Estimate.of(b), (replicates, replicates)) for a, b in pairs]
         else:
             found = [above(a, b) for a, b in zip(common + sizes * one, common + sizes * other, strict=True)]
         wrong += verdicts(Claim("", [(difference,) for difference in found], "")) != ["undecided"]
@@ -73,7 +73,7 @@ def test_a_difference_that_is_there_is_found():
     lower, higher = common + 0.1 * one, 0.2 + common + 0.1 * other  # far less than the noise in common
     assert verdicts(Claim("", [(above(higher, lower),)] * CELLS, "")) == ["true"]
     assert verdicts(Claim("", [(above(lower, higher),)] * CELLS, "")) == ["false"]
-    apart = above_apart(mean(higher), mean(lower), (40, 40))
+    apart = above_apart(Estimate.of(higher), Estimate.of(lower), (40, 40))
     assert verdicts(Claim("", [(apart,)] * CELLS, "")) == ["undecided"]
     assert apart.error == pytest.approx(np.sqrt(2 * 1.01 / 40), rel=0.3)
 
@@ -85,7 +85,7 @@ def test_below_ten_replicates_nothing_is_decided(replicates):
     one, other = 5 + noise[0], 4 + noise[1]
     assert verdicts(Claim("", [(above(one, other),)], "")) == [word]
     for counts in ((replicates, 40), (40, replicates)):
-        found = above_apart(mean(one), mean(np.append(other, other)), counts)
+        found = above_apart(Estimate.of(one), Estimate.of(np.append(other, other)), counts)
         assert verdicts(Claim("", [(found,)], "")) == [word]
 
 
@@ -94,7 +94,7 @@ def test_welch_s_degrees_of_freedom():
 
     draws = np.random.default_rng(0)
     one, other = draws.standard_normal(12), 3 * draws.standard_normal(30)
-    found = above_apart(mean(one), mean(other), (12, 30))
+    found = above_apart(Estimate.of(one), Estimate.of(other), (12, 30))
     expected = ttest_ind(one, other, equal_var=False)
     assert found.freedom == pytest.approx(expected.df)
     assert found.value / found.error == pytest.approx(expected.statistic)

@@ -12,8 +12,9 @@ import pytest
 
 from clairjax.alignment._reach import FAR
 from clairjax.data import Copying, masked_accuracy
-from clairjax.experiments import EXPERIMENTS, clair_copying
+from clairjax.experiments import EXPERIMENTS
 from clairjax.experiments import _copying_backbone as backbones
+from clairjax.experiments import _copying_experiment as copying
 from clairjax.experiments._copying_aggregation import PUBLISHED, as_published, by_factors
 from clairjax.experiments._copying_clients import Cell, Fleet, draw_tasks, draw_tests, judge, train_fleet
 from clairjax.experiments._copying_training import (
@@ -170,12 +171,10 @@ def test_the_published_procedure_uses_the_printed_numbers(rng):
 
 
 def test_the_backbone_is_trained_once_and_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(backbones, "_memory", {})
     monkeypatch.delenv(backbones.CACHE, raising=False)
     first = backbones.backbone(TINY, tmp_path)
     (path,) = tmp_path.iterdir()
     assert path.name == backbones.file_name(TINY) != backbones.file_name(dataclasses.replace(TINY, steps=4))
-    monkeypatch.setattr(backbones, "_memory", {})
     monkeypatch.setattr(backbones, "pretrain", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setenv(backbones.CACHE, str(tmp_path))  # stronger than the folder given
     second = backbones.backbone(TINY, tmp_path / "elsewhere")
@@ -185,7 +184,6 @@ def test_the_backbone_is_trained_once_and_kept(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("damage", ["cut", "text", "other settings"])
 def test_a_damaged_backbone_is_trained_again(damage, tmp_path, monkeypatch):
-    monkeypatch.setattr(backbones, "_memory", {})
     monkeypatch.delenv(backbones.CACHE, raising=False)
     first = backbones.backbone(TINY, tmp_path)
     (path,) = tmp_path.iterdir()
@@ -196,7 +194,6 @@ def test_a_damaged_backbone_is_trained_again(damage, tmp_path, monkeypatch):
             assert backbones._load(path, dataclasses.replace(TINY, rate=0.01)) is None
         return
     path.write_bytes(path.read_bytes()[:-200] if damage == "cut" else b"not a model")
-    monkeypatch.setattr(backbones, "_memory", {})
     with pytest.warns(UserWarning, match=f"^{re.escape(str(path))} cannot be used and is written anew: "):
         again = backbones.backbone(TINY, tmp_path)
     assert eqx.tree_equal(first, again)
@@ -206,12 +203,12 @@ def made(name, replicates=4):
     """Results of random numbers with an experiment's names and shapes."""
     draws = np.random.default_rng(0)
     experiment = EXPERIMENTS[name]
-    cells = experiment.cells(experiment.presets["smoke"])
+    cells = experiment.presets["smoke"].cells
     arrays = {}
     for cell in cells:
-        arrays[cell] = {method: draws.uniform(0.7, 0.8, (replicates, cell.benign)) for method in clair_copying.LABELS}
+        arrays[cell] = {method: draws.uniform(0.7, 0.8, (replicates, cell.benign)) for method in copying.METHODS}
         arrays[cell]["reaches"] = np.linspace(0.5, 1.4, cell.clients) + np.arange(replicates)[:, None] / 100
-        for who in clair_copying.CLAIRS:
+        for who in copying.CLAIRS:
             benign = np.arange(cell.clients) < cell.benign
             arrays[cell] |= {
                 f"{who}_members": np.tile(benign, (replicates, 1)),
@@ -237,7 +234,7 @@ def test_the_table_counts_wrong_verdicts_and_pairs_differences():
     cell = results.cells[0]
     results.arrays[cell]["auto_members"][1, 3] = False
     results.arrays[cell]["auto"] = results.arrays[cell]["local"] + 0.01
-    tables = clair_copying.report(results)
+    tables = EXPERIMENTS["clair-table3"].report(results)
     assert tables[2].rows[0][5] == "3 of 4"
     assert tables[1].rows[0][5] == "1.00 ±0.00"
     assert tables[0].rows[0][3] == "78.27" and tables[0].rows[1][3] == "77.77"
@@ -252,4 +249,4 @@ def test_presets_share_one_backbone():
 
 @functools.cache
 def every_cell(name, size):
-    return EXPERIMENTS[name].cells(EXPERIMENTS[name].presets[size])
+    return EXPERIMENTS[name].presets[size].cells

@@ -32,7 +32,7 @@ def made(name, cells, replicates=6, **outputs):
     draws = np.random.default_rng(0)
     ranks = dict.fromkeys(("auto_rank", "published_rank"), lambda cell, replicates: np.full(replicates, 2, np.int32))
     outputs = ranks | outputs
-    shapes = output_shapes(name, EXPERIMENTS[name].cells(EXPERIMENTS[name].presets["smoke"])[0])
+    shapes = output_shapes(name, EXPERIMENTS[name].presets["smoke"].cells[0])
     arrays = {}
     for cell in cells:
         arrays[cell] = {
@@ -46,7 +46,7 @@ def made(name, cells, replicates=6, **outputs):
 
 
 def every_cell(name):
-    return EXPERIMENTS[name].cells(EXPERIMENTS[name].presets["paper"])
+    return EXPERIMENTS[name].presets["paper"].cells
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -60,7 +60,7 @@ def test_every_experiment_has_a_line_and_three_presets(name):
 @pytest.mark.parametrize("name", SECTION_7)
 def test_presets_are_parts_of_the_paper(name):
     experiment = EXPERIMENTS[name]
-    cells = [set(experiment.cells(preset)) for preset in experiment.presets.values()]
+    cells = [set(preset.cells) for preset in experiment.presets.values()]
     assert cells[0] <= cells[2] and cells[1] <= cells[2] and len(cells[0]) <= 3
     assert experiment.presets["paper"].replicates == 100
 
@@ -145,13 +145,11 @@ def test_table2_says_when_nothing_errs():
     assert len(report[2].notes) == 2
 
 
-def test_figure1_plots_and_fits_on_the_members_but_one(monkeypatch):
+def test_figure1_plots_and_fits_on_the_members_but_one():
     """The abscissa of the slopes that the README quotes."""
-    shown = []
-    monkeypatch.setattr(clair_figure1, "save", lambda figure, path: shown.append(figure))
     law = lambda cell, replicates: 2 * (cell.benign - 1) ** -0.5 * np.linspace(0.9, 1.1, replicates)
-    clair_figure1.plot(made("clair-fig1", every_cell("clair-fig1"), auto=law, published=law), "")
-    (axis, *_) = shown[0].axes
+    figure = clair_figure1.plot(made("clair-fig1", every_cell("clair-fig1"), auto=law, published=law))
+    (axis, *_) = figure.axes
     assert axis.get_xlabel() == "members but one, |C| − 1"
     assert [text.get_text().split(" ±")[0] for text in axis.texts] == ["slope on |C| − 1: -0.50"] * 2
 

@@ -51,7 +51,7 @@ def made(name, preset="smoke", replicates=4, **outputs):
     """Results of random numbers with an experiment's names and shapes; `outputs` replaces some."""
     draws = np.random.default_rng(0)
     experiment = EXPERIMENTS[name]
-    cells = experiment.cells(experiment.presets[preset])
+    cells = experiment.presets[preset].cells
     arrays = {
         cell: {
             output: outputs[output](cell, replicates)
@@ -79,7 +79,7 @@ def test_settings_are_searched_on_other_draws_than_those_shown():
         name: {
             jax.random.key_data(sweep.replicate_key(jax.random.key(0), cell, 0)).tobytes()
             for preset in EXPERIMENTS[name].presets.values()
-            for cell in EXPERIMENTS[name].cells(preset)
+            for cell in preset.cells
         }
         for name in ("centaur-settings", "centaur-tradeoff", "centaur-linear")
     }

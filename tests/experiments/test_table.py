@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from clairjax.experiments._table import Estimate, Table, band, mean, new_figure, ratio
+from clairjax.experiments import Table
+from clairjax.experiments._figure import band, new_figure
+from clairjax.sweep import Estimate
 
 
 def test_an_estimate_shows_its_standard_error():
-    assert str(mean(np.array([1.0, 2.0, 3.0]))) == f"2.000 ±{1 / np.sqrt(3):.3f}"
-    assert str(mean(np.array([1.5]))) == "1.500"
-    assert str(mean(np.array([]))) == "–"
+    assert str(Estimate.of(np.array([1.0, 2.0, 3.0]))) == f"2.000 ±{1 / np.sqrt(3):.3f}"
+    assert str(Estimate.of(np.array([1.5]))) == "1.500"
+    assert str(Estimate.of(np.array([]))) == "–"
     assert str(Estimate(201.6057, 1.2345)) == "201.61 ±1.23"
 
 
@@ -20,7 +22,7 @@ def test_ratio_has_the_error_of_paired_replicates(key):
     draws = np.asarray(jax.random.normal(key, (1000, 2, 100)))
     denominator = 5 + draws[:, 0]
     numerator = 2 * denominator + 0.1 * draws[:, 1]
-    found = [ratio(n, d) for n, d in zip(numerator, denominator, strict=True)]
+    found = [Estimate.ratio(n, d) for n, d in zip(numerator, denominator, strict=True)]
     spread = np.std([estimate.value for estimate in found])
     assert np.mean([estimate.error for estimate in found]) == pytest.approx(spread, rel=0.1)
     assert np.mean([estimate.value for estimate in found]) == pytest.approx(2, abs=1e-3)
@@ -33,7 +35,7 @@ def test_a_band_is_as_wide_as_the_standard_errors_of_a_table():
     (path,) = axis.collections[0].get_paths()
     for x, column in enumerate(values.T):
         heights = path.vertices[path.vertices[:, 0] == x, 1]
-        centre, error = mean(column)
+        centre, error = Estimate.of(column)
         assert (heights.min(), heights.max()) == pytest.approx((centre - error, centre + error))
 
 
