@@ -15,6 +15,7 @@ from .._typing import ScalarLike
 from ._low_rank import LowRankMatrices, client_factors
 from ._program import Penalty
 from ._reports import DenseReports, Reports
+from ._samples import noise_variances
 from ._solver import Solver
 
 
@@ -69,17 +70,26 @@ class Program(eqx.Module):
 
 
 class Voting(eqx.Module):
-    """How `elect` was asked to vote: `threshold`, `vote_share`, the `rank` of the row space, and whether to refit."""
+    """How `elect` was asked to vote: `threshold`, `vote_share`, the `rank` of the row space, and whether to refit;
+    `variances` of the clients' noise, as their samples have it."""
 
     threshold: Float[Array, ""] | None
     vote_share: Float[Array, ""]
+    variances: Float[Array, " clients"]
     in_range: Bool[Array, ""] | bool
     rank: int | None = eqx.field(static=True)
     refit: bool = eqx.field(static=True)
 
     @classmethod
     def of(
-        cls, reports: Reports, solver: Solver, threshold: Any, vote_share: ScalarLike, rank: Any, refit: Any
+        cls,
+        reports: Reports,
+        solver: Solver,
+        threshold: Any,
+        vote_share: ScalarLike,
+        rank: Any,
+        refit: Any,
+        samples: Any,
     ) -> "Voting":
         if rank is not None:
             rank = checked_rank(rank, reports, solver.rank_bound(reports.shape[2]))
@@ -90,9 +100,10 @@ class Voting(eqx.Module):
         _validate.between(vote_share, "vote_share", 0, 1)
         _validate.flag(refit, "refit")
         at_least_zero = True if threshold is None else threshold >= 0
-        in_range = _validate.traced_in_range(holds=[at_least_zero, vote_share > 0, vote_share < 1])
+        variances, positive = noise_variances(samples, reports.shape[0], reports.dtype)
+        in_range = _validate.traced_in_range(holds=[at_least_zero, vote_share > 0, vote_share < 1, positive])
         threshold = None if threshold is None else _number(threshold, reports.dtype)
-        return cls(threshold, _number(vote_share, reports.dtype), in_range, rank, bool(refit))
+        return cls(threshold, _number(vote_share, reports.dtype), variances, in_range, rank, bool(refit))
 
 
 def _number(value: ScalarLike, dtype: jnp.dtype) -> Float[Array, ""]:

@@ -74,4 +74,6 @@ def label_oracle(
     >>> label_oracle(weights, jnp.array([True, True, False]), jnp.array([[1.0], [0.0]])).tolist()
     [[[1.0, 3.0]], [[3.0, 3.0]], [[9.0, 9.0]]]
     """
-    return DenseReports(weights).refined(members, basis, jnp.where(members, 0, 1).astype(weights.dtype))
+    return DenseReports(weights).refined(
+        members.astype(weights.dtype), basis, jnp.where(members, 0, 1).astype(weights.dtype)
+    )

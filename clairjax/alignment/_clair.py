@@ -82,6 +82,7 @@ def clair(
     weights: ArrayLike | Sequence[Any] | LowRankMatrices,
     *,
     shared: str = "rows",
+    samples: ArrayLike | Sequence[Any] | None = None,
     penalty: Penalty | None = None,
     rank: int | None = None,
     solver: Solver = Factored(),  # noqa: B008
@@ -126,7 +127,7 @@ def clair(
     """
     reports = reported(weights, shared)
     program = Program.of(reports, penalty, solver, pair_weights)
-    voting = Voting.of(reports, solver, threshold, vote_share, rank, refit)
+    voting = Voting.of(reports, solver, threshold, vote_share, rank, refit, samples)
     _validate.flag(shrink, "shrink")
     return _clair(reports, program, voting, shared, bool(shrink))
 
@@ -134,5 +135,7 @@ def clair(
 @partial(jax.jit, static_argnames=("shared", "shrink"))
 def _clair(reports: Reports, program: Program, voting: Voting, shared: str, shrink: bool) -> ClairResult:
     election = elected(reports, program, voting)
-    found = refined(reports, election.members, election.basis, election.rank, shrink=shrink)
+    found = refined(
+        reports, election.members, election.basis, election.rank, variances=voting.variances, shrink=shrink
+    )
     return ClairResult(election, turned(found, shared))

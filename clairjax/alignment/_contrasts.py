@@ -68,6 +68,11 @@ def pair_squared_distances(
     return jnp.maximum(table, 0) * off_diagonal
 
 
+def pair_variances(variances: Float[Array, " clients"]) -> Float[Array, "clients clients"]:
+    """The noise variance of each contrast, that of two clients of variance 1 being 1."""
+    return (variances[:, None] + variances[None, :]) / 2
+
+
 def after(x: Array, computed: Array) -> Array:
     """x, available only once `computed` is.
 

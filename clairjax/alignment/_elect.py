@@ -13,7 +13,7 @@ from .._typing import ScalarLike
 from ..subspaces import projector
 from ._arguments import Program, Voting, input_status, reported
 from ._clients import Clients
-from ._contrasts import pair_squared_distances
+from ._contrasts import pair_squared_distances, pair_variances
 from ._factored import Factored
 from ._low_rank import LowRankMatrices
 from ._program import Decomposition, Penalty, leading, lifted, with_status
@@ -34,7 +34,8 @@ class Election(eqx.Module):
     - `votes` [clients]: share of the other clients within `threshold`;
     - `threshold`: of the off-subspace distance of a pair, given or found;
     - `whole` [clients, clients]: ‖W_j − W_k‖_F;
-    - `off_subspace` [clients, clients]: ‖(W_j − W_k)P⊥‖_F, what of it the shared row space leaves;
+    - `off_subspace` [clients, clients]: ‖(W_j − W_k)P⊥‖_F, what of it the shared row space leaves; with `samples`, in
+      units of the noise of two clients in the middle;
     - `basis` [in, max_rank]: orthonormal basis of the shared row space, padded with exact zeros beyond `rank`; of the
       shared column space, [out, max_rank], where columns are shared;
     - `rank`: its dimension (traced integer);
@@ -70,6 +71,7 @@ def elect(
     weights: ArrayLike | Sequence[Any] | LowRankMatrices,
     *,
     shared: str = "rows",
+    samples: ArrayLike | Sequence[Any] | None = None,
     penalty: Penalty | None = None,
     rank: int | None = None,
     solver: Solver = Factored(),  # noqa: B008
@@ -90,6 +92,9 @@ def elect(
     - `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients. Of several ranks
       pass `level_ranks` of them: a larger rank alone sets a client apart.
     - `shared` (static): `"rows"`, or `"columns"` for a shared left factor (end of CLAIR's Remark 1).
+    - `samples` [clients]: how many each client learned from, above 0; only ratios matter. The variance of a client's
+      noise is taken to be in proportion to 1/samples. For least squares pass n − p − 1. None takes the noise of all
+      clients for equal. Samples are the clients' own claim: see the limits of `clair`.
     - `penalty`: None tunes it from the data, inside the trace.
     - `rank` (static): of the shared space; None finds it.
     - `solver`, `pair_weights`: as in `decompose`.
@@ -116,7 +121,7 @@ def elect(
     """
     reports = reported(weights, shared)
     program = Program.of(reports, penalty, solver, pair_weights)
-    return _elect(reports, program, Voting.of(reports, solver, threshold, vote_share, rank, refit))
+    return _elect(reports, program, Voting.of(reports, solver, threshold, vote_share, rank, refit, samples))
 
 
 @jax.jit
@@ -129,10 +134,12 @@ def elected(reports: Reports, program: Program, voting: Voting) -> Election:
     clients = reports.clients()
     max_rank = program.solver.rank_bound(clients.shape[2])
     whole = jnp.sqrt(pair_squared_distances(clients.inner_products()))
+    noise = pair_variances(voting.variances)
     first = _first_space(clients, program, voting, max_rank, whole)
 
     def ballot(space: Refit) -> tuple[Ballot, Array]:
-        off_subspace = jnp.sqrt(pair_squared_distances(clients.project_out(space.basis).inner_products()))
+        squares = pair_squared_distances(clients.project_out(space.basis).inner_products())
+        off_subspace = jnp.sqrt(squares / noise)
         if voting.threshold is not None:
             return vote(off_subspace, voting.threshold, voting.vote_share), off_subspace
         if not voting.refit:
@@ -146,10 +153,9 @@ def elected(reports: Reports, program: Program, voting: Voting) -> Election:
         if voting.refit:
             # The same members give the same space. Not a `while_loop` that ends there: of a batch, it never does on
             # CPU (jaxlib 0.10).
+            weights = jnp.where(latest.members, 1 / voting.variances, 0)
             anew = (number == 1) | jnp.any(latest.members != before)
-            space = jax.lax.cond(
-                anew, lambda: refit_members(clients, latest.members, max_rank, voting.rank), lambda: space
-            )
+            space = jax.lax.cond(anew, lambda: refit_members(clients, weights, max_rank, voting.rank), lambda: space)
         return (space, *ballot(space), latest.members), None
 
     # One loop and not a vote before it, so that the vote is compiled once.
@@ -190,7 +196,9 @@ def _first_space(
     """The row space of the first vote: where the path of penalties ends if refits follow, else the solution's."""
     penalty, start, solution, status = program.penalty, None, None, Status.converged
     if penalty is None:
-        penalty, basis, rank, start = tune(clients, program.pair_weights, max_rank, voting.rank, voting.vote_share)
+        penalty, basis, rank, start = tune(
+            clients, program.pair_weights, max_rank, voting.rank, voting.vote_share, voting.variances
+        )
     if start is None or not voting.refit:
         solution = program.solver.solve(clients, penalty, program.pair_weights, start)
         rank = solution.rank if voting.rank is None else jnp.minimum(solution.rank, voting.rank)

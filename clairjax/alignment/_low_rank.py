@@ -8,14 +8,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import _validate
 from ._clients import Clients, DenseClients
 from ._contrasts import HIGHEST
 from ._low_rank_clients import reduced
 from ._refined_factors import RefinedFactors
-from ._reports import Reports
+from ._reports import Reports, total
 
 
 class LowRankMatrices(Reports):
@@ -119,7 +119,7 @@ class LowRankMatrices(Reports):
         return eqx.tree_at(lambda matrices: (matrices.down, matrices.scale), self, parts)
 
     def refined(
-        self, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
+        self, weights: Float[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
     ) -> RefinedFactors:
         count, out, size = self.up.shape
         down = self.scaled_down()
@@ -127,10 +127,9 @@ class LowRankMatrices(Reports):
         own_share = share[:, None, None]
         own = jnp.where(own_share == 1, down, inside + own_share * (down - inside))
         # Others may be huge or not finite: their factors stay out of the mean altogether.
-        counted = members[:, None, None]
-        number = jnp.maximum(members.sum(), 1).astype(self.dtype)
-        common_up = jnp.where(counted, self.up, 0).transpose(1, 0, 2).reshape(out, count * size)
-        common_down = (jnp.where(counted, down - inside, 0) / number).reshape(count * size, -1)
+        each = weights[:, None, None]
+        common_up = jnp.where(each > 0, self.up, 0).transpose(1, 0, 2).reshape(out, count * size)
+        common_down = (jnp.where(each > 0, each * (down - inside), 0) / total(weights)).reshape(count * size, -1)
         return RefinedFactors(self.up, own, common_up, common_down, 1 - share)
 
 

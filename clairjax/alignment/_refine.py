@@ -15,7 +15,8 @@ from ._factored import Factored
 from ._low_rank import LowRankMatrices
 from ._refined_factors import RefinedFactors
 from ._refit import refit_members
-from ._reports import Reports
+from ._reports import Reports, total
+from ._samples import noise_variances
 
 
 @overload
@@ -26,6 +27,7 @@ def refine(
     basis: ArrayLike | None = None,
     rank: int | None = None,
     shared: str = "rows",
+    samples: ArrayLike | Sequence[Any] | None = None,
     shrink: bool = False,
 ) -> RefinedFactors: ...
 
@@ -38,6 +40,7 @@ def refine(
     basis: ArrayLike | None = None,
     rank: int | None = None,
     shared: str = "rows",
+    samples: ArrayLike | Sequence[Any] | None = None,
     shrink: bool = False,
 ) -> Float[Array, "clients out in"]: ...
 
@@ -49,17 +52,19 @@ def refine(
     basis: ArrayLike | None = None,
     rank: int | None = None,
     shared: str = "rows",
+    samples: ArrayLike | Sequence[Any] | None = None,
     shrink: bool = False,
 ) -> Any:
     """Members move to the members' mean outside the row space and keep their own part inside it; CLAIR (9).
 
     W̃_k = W̄ + (W_k − W̄)P + s_k (W_k − W̄)P⊥ with W̄ the mean of the members. (9) is s_k = 0 for members; clients
-    outside keep what they reported, s_k = 1.
+    outside keep what they reported, s_k = 1. With `samples` W̄ weighs members by them: of all weighted means that one
+    has the least noise, if the noise variance is in proportion to 1/samples.
 
     With `shrink` every s_k is the positive part of a James–Stein factor, 1 − v_k (d − 2)/‖(W_k − W̄)P⊥‖² with
-    d = q(p − r). v_k is the noise variance of an entry, σ̂², times 1 − 1/|C| for a member (whose own noise is in
-    W̄) and 1 for others; σ̂² is the members' mean square outside the row space, on (|C| − 1)d degrees of freedom.
-    It assumes that entries outside the row space have one noise variance for all clients, close to white, and that
+    d = q(p − r). v_k is the noise variance of an entry: σ̂² over the client's samples, for a member times
+    1 − 1/|C|, or 1 less its share of the samples, because its own noise is in W̄. σ̂² is the members' mean square
+    outside the row space, times samples, on (|C| − 1)d degrees of freedom. It assumes noise close to white, and that
     the row space is known. A client far from the members is then left alone and one within the noise is pooled.
     Only members enter W̄ and σ̂², so that no value a contaminated client reports changes a member's result.
 
@@ -102,19 +107,30 @@ def refine(
             raise _validate.fail("rank", "None where a basis is given", rank)
     if rank is not None:
         rank = checked_rank(rank, reports, in_)
-    return _refine(reports, members, basis, rank, shared, bool(shrink))
+    variances, in_range = noise_variances(samples, *reports.shape[:1], reports.dtype)
+    # Nobody is refined by samples that are out of range: inside a trace there is no other way to say so.
+    members = members if in_range is True else members & in_range
+    return _refine(reports, members, basis, variances, rank, shared, bool(shrink))
 
 
 @partial(jax.jit, static_argnames=("rank", "shared", "shrink"))
-def _refine(reports: Reports, members: Array, basis: Array | None, rank: int | None, shared: str, shrink: bool) -> Any:
+def _refine(
+    reports: Reports,
+    members: Array,
+    basis: Array | None,
+    variances: Array,
+    rank: int | None,
+    shared: str,
+    shrink: bool,
+) -> Any:
     if basis is None:
         clients = reports.clients()
         bound = min(Factored().max_rank if rank is None else rank, clients.shape[2])
-        space = refit_members(clients, members, bound, rank)
+        space = refit_members(clients, jnp.where(members, 1 / variances, 0), bound, rank)
         basis, found = clients.lift(space.basis), space.rank
     else:
         found = jnp.sum(jnp.any(basis != 0, axis=0), dtype=jnp.int32)
-    return turned(refined(reports, members, basis, found, shrink=shrink), shared)
+    return turned(refined(reports, members, basis, found, variances=variances, shrink=shrink), shared)
 
 
 @jax.named_scope("clairjax.refine")
@@ -124,26 +140,34 @@ def refined(
     basis: Float[Array, " in columns"],
     rank: Int[Array, ""],
     *,
+    variances: Float[Array, " clients"],
     shrink: bool,
 ) -> Any:
     """`refine` of reports that are turned already. Where nobody is a member nothing changes."""
+    weights = jnp.where(members, 1 / variances, 0)
     share = jnp.where(members, 0, 1).astype(reports.dtype)
     if shrink:
-        share = jnp.where(members.any(), _own_shares(reports, members, basis, rank), share)
-    return reports.refined(members, basis, share)
+        share = jnp.where(members.any(), _own_shares(reports, weights, variances, basis, rank), share)
+    return reports.refined(weights, basis, share)
 
 
 def _own_shares(
-    reports: Reports, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], rank: Int[Array, ""]
+    reports: Reports,
+    weights: Float[Array, " clients"],
+    variances: Float[Array, " clients"],
+    basis: Float[Array, " in columns"],
+    rank: Int[Array, ""],
 ) -> Float[Array, " clients"]:
     """s_k, from inner products of what is outside the row space."""
     outside = reports.outside(basis).clients()
     table = outside.inner_products()
-    count = jnp.maximum(members.sum(), 1).astype(table.dtype)
-    weights = jnp.where(members, 1 / count, 0)
-    to_mean = (table * weights[None]).sum(1)
-    squares = jnp.maximum(diagonal(table) - 2 * to_mean + jnp.sum(weights * to_mean), 0)
+    members, pi = weights > 0, weights / total(weights)
+    to_mean = (table * pi[None]).sum(1)
+    squares = jnp.maximum(diagonal(table) - 2 * to_mean + jnp.sum(pi * to_mean), 0)
     freedom = outside.freedom(rank).astype(table.dtype)
-    variance = jnp.where(members, squares, 0).sum() / jnp.maximum((count - 1) * freedom, 1)
-    noise = variance * jnp.where(members, 1 - 1 / count, 1) * jnp.maximum(freedom - 2, 0)
+    # Of ‖(W_k − W̄)P⊥‖², in units of σ² and a degree of freedom: the client's noise, less what of it is in the mean.
+    own = jnp.where(members, variances * (1 - 2 * pi) + jnp.sum(pi**2 * variances), variances)
+    seen = jnp.where(members, own / variances, 0).sum()
+    variance = jnp.where(members, squares / variances, 0).sum() / jnp.maximum(seen * freedom, 1)
+    noise = variance * own * jnp.maximum(freedom - 2, 0)
     return jnp.maximum(1 - noise / jnp.where(squares > 0, squares, 1), 0)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..subspaces import noise_edge_rank, rank_from_gap
 from ._clients import Clients, nonzero
 from ._program import leading
+from ._reports import total
 
 
 # On the noise edge: least squares with n/p of 6 to 10 leaves noise that is far from white with few members.
@@ -22,8 +23,10 @@ class Refit(NamedTuple):
     by_gap: Bool[Array, ""]  # whether the members' noise had no floor to find the rank against
 
 
-def refit_members(clients: Clients, members: Bool[Array, " clients"], max_rank: int, rank: int | None) -> Refit:
+def refit_members(clients: Clients, weights: Float[Array, " clients"], max_rank: int, rank: int | None) -> Refit:
     """Leading principal directions of the members about their mean, and how many of them are signal.
+
+    Members have a weight above 0: in proportion to it they count in the mean and about it.
 
     The program's basis is biased by its penalties and by what the contaminated pairs put into it; the members
     alone give the least-squares estimate. With `rank` None it is found against the members' noise floor. Noise far
@@ -31,10 +34,10 @@ def refit_members(clients: Clients, members: Bool[Array, " clients"], max_rank: 
     of the spectrum, and the widest gap decides instead, if there is a plain one.
     """
     count, _, _ = clients.shape
-    pairs = members[:, None] & members[None, :] & ~jnp.eye(count, dtype=bool)
-    # Σ (W_k − W̄)ᵀ(W_k − W̄) over the members is the sum over their pairs of D_jkᵀ D_jk, over their number.
-    number = jnp.maximum(members.sum(), 1).astype(clients.dtype)
-    eigenvalues, vectors = clients.principal(pairs.astype(clients.dtype) / number)
+    members = weights > 0
+    # Σ w_k (W_k − W̄)ᵀ(W_k − W̄) is the sum over pairs of w_j w_k D_jkᵀ D_jk, over Σ w_k.
+    pairs = jnp.where(jnp.eye(count, dtype=bool), 0, weights[:, None] * weights[None, :])
+    eigenvalues, vectors = clients.principal(pairs / total(weights))
     if rank is None:
         found = noise_edge_rank(eigenvalues, clients.noise_rows(members, eigenvalues), max_rank, margin=MARGIN)
         gap, plain = _widest_gap(eigenvalues, max_rank)

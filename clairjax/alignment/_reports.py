@@ -48,11 +48,11 @@ class Reports(eqx.Module):
 
     @abstractmethod
     def refined(
-        self, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
+        self, weights: Float[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
     ) -> Any:
-        """W̄ + (W_k − W̄)P + s_k (W_k − W̄)P⊥ with W̄ the members' mean and s the `share`; CLAIR (9).
+        """W̄ + (W_k − W̄)P + s_k (W_k − W̄)P⊥ with W̄ the weighted mean and s the `share`; CLAIR (9).
 
-        W_k itself, bit for bit, where the share is 1. Clients outside leave no trace in the others' results.
+        W_k itself, bit for bit, where the share is 1. Clients of weight 0 leave no trace in the others' results.
         """
 
 
@@ -89,9 +89,9 @@ class DenseReports(Reports):
         return DenseReports(self.values - jnp.matmul(along, basis.T, precision=HIGHEST))
 
     def refined(
-        self, members: Bool[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
+        self, weights: Float[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
     ) -> Float[Array, "clients out in"]:
-        mean = members_mean(self.values, members)[None]
+        mean = weighted_mean(self.values, weights)[None]
         deviations = self.values - mean
         inside = jnp.matmul(jnp.matmul(deviations, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
         share = share[:, None, None]
@@ -100,5 +100,18 @@ class DenseReports(Reports):
 
 def members_mean(weights: Float[Array, "clients out in"], members: Bool[Array, " clients"]) -> Float[Array, "out in"]:
     """The mean over the members, zero when there is none. Other clients leave no trace, finite or not."""
-    total = jnp.where(members[:, None, None], weights, 0).sum(0)
-    return total / jnp.maximum(members.sum(), 1).astype(weights.dtype)
+    return weighted_mean(weights, members.astype(weights.dtype))
+
+
+def weighted_mean(
+    matrices: Float[Array, "clients out in"], weights: Float[Array, " clients"]
+) -> Float[Array, "out in"]:
+    """Zero where no weight is above zero. Clients of weight zero leave no trace, finite or not."""
+    each = weights[:, None, None]
+    return jnp.where(each > 0, each * matrices, 0).sum(0) / total(weights)
+
+
+def total(weights: Float[Array, " clients"]) -> Float[Array, ""]:
+    """Their sum, to divide by: 1 where that is zero."""
+    added = weights.sum()
+    return jnp.where(added > 0, added, 1)

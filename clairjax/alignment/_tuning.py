@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from .._typing import ScalarLike
 from ._clients import Clients
-from ._contrasts import HIGHEST, low_quantile, pair_squared_distances
+from ._contrasts import HIGHEST, low_quantile, pair_squared_distances, pair_variances
 from ._factored import at_rest, initial_factor, step
 from ._program import Penalty, Start, leading
 from ._vote import votes_needed
@@ -36,6 +36,7 @@ def tune(
     max_rank: int,
     rank: int | None,
     vote_share: ScalarLike,
+    variances: Float[Array, " clients"],
 ) -> Tuned:
     """Walk a path of λ_L at fixed λ_S; keep the penalty whose row space leaves a majority closest together.
 
@@ -45,14 +46,16 @@ def tune(
     shares of that. Each penalty gets `STEPS_A_PENALTY` steps from where the one before ended. For each λ_L and each
     number r of leading directions the score is the log of the (h + 1)-th smallest m_k² per degree of freedom,
     q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least trimmed squares
-    criterion, which no minority can lower. More directions always lower it a little by fitting noise, so the
-    smallest r is taken whose score is within two standard deviations of the best, and for it the largest λ_L
-    within one; see `_select` for noise that is far from white. r is at most half of p: the rest must show the noise.
+    criterion, which no minority can lower. Squares are over the noise variance of their pair. More directions always
+    lower it a little by fitting noise, so the smallest r is taken whose score is within two standard deviations of the
+    best, and for it the largest λ_L within one; see `_select` for noise that is far from white. r is at most half of
+    p: the rest must show the noise.
     """
     count, _, in_ = clients.shape
     distances = pair_squared_distances(clients.inner_products())
     dtype = distances.dtype
     needed = votes_needed(count, vote_share)
+    noise = pair_variances(variances)
     contrasts = jnp.sqrt(distances) * pair_weights
     scale = _majority_reach(contrasts, needed)
     scale = jnp.where(scale > 0, scale, jnp.max(contrasts))
@@ -72,14 +75,16 @@ def tune(
         )
         start = Start(state.factor, state.weights)
         directions = _unit_columns(start.factor)
-        return start, ((low_rank, start, directions), _log_spread(clients, distances, directions, needed))
+        return start, ((low_rank, start, directions), _log_spread(clients, distances, directions, noise, needed))
 
     first = Start(initial_factor(clients, distances, max_rank), pair_weights)
     _, (path, spreads) = jax.lax.scan(at_penalty, first, jnp.asarray(PATH, dtype))
     usable = jnp.arange(max_rank) < max(1, in_ // 2)
     scores = jnp.where(usable[None], spreads - jnp.log(jnp.maximum(freedom, 1))[None], jnp.inf)  # [path, rank]
     floor = jnp.finfo(dtype).tiny
-    none = jnp.log((_majority_reach(distances, needed) + floor) / clients.freedom(jnp.asarray(0)).astype(dtype))
+    none = jnp.log(
+        (_majority_reach(distances / noise, needed) + floor) / clients.freedom(jnp.asarray(0)).astype(dtype)
+    )
     place, chosen_rank = _select(none, scores, freedom, rank)
     low_rank, start, directions = jax.tree.map(lambda leaf: jnp.take(leaf, place, axis=0), path)
     return Tuned(Penalty(low_rank, sparse), leading(directions, chosen_rank), chosen_rank, start)
@@ -131,6 +136,7 @@ def _log_spread(
     clients: Clients,
     distances: Float[Array, "clients clients"],
     directions: Float[Array, " in max_rank"],
+    noise: Float[Array, "clients clients"],
     needed: Int[Array, ""],
 ) -> Float[Array, " max_rank"]:
     """Log of the (h + 1)-th smallest m_k² off the r leading directions, for r = 1 … max_rank."""
@@ -138,7 +144,7 @@ def _log_spread(
     along = jax.vmap(pair_squared_distances)(jnp.einsum("jqr,kqr->rjk", rows, rows, precision=HIGHEST))
     floor = jnp.finfo(distances.dtype).eps * low_quantile(distances) + jnp.finfo(distances.dtype).tiny
     left = jnp.maximum(distances[None] - jnp.cumsum(along, axis=0), 0)  # [max_rank, K, K]
-    return jnp.log(_majority_reach(left, needed) + floor)
+    return jnp.log(_majority_reach(left / noise[None], needed) + floor)
 
 
 def _majority_reach(table: Float[Array, "*batch clients clients"], needed: Int[Array, ""]) -> Float[Array, "*batch"]:

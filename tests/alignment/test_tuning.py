@@ -26,12 +26,12 @@ def weights():
 
 @jax.jit
 def tuned(weights, pair_weights):
-    return tune(DenseClients.centred(weights), pair_weights, MAX_RANK, None, 0.5)
+    return tune(DenseClients.centred(weights), pair_weights, MAX_RANK, None, 0.5, jnp.ones(CLIENTS, weights.dtype))
 
 
 @jax.jit
 def tuned_at_rank_3(weights, pair_weights):
-    return tune(DenseClients.centred(weights), pair_weights, MAX_RANK, 3, 0.5)
+    return tune(DenseClients.centred(weights), pair_weights, MAX_RANK, 3, 0.5, jnp.ones(CLIENTS, weights.dtype))
 
 
 def table(dtype, weight=1 / CLIENTS):
