@@ -3,7 +3,6 @@
 The kernels' protocol is in kernels/test_kernel_protocol.py.
 """
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import nothing_compiles
 from drivers import DRIVERS, OF_SAMPLES, OF_WEIGHTS, WITHOUT_STATUS, function_of
 
 from clairjax import ClairResult, Decomposition, Penalty, Representation, Status
@@ -24,15 +24,6 @@ from clairjax.representation import RidgeRepresentation
 GOOD, NOT_FINITE, OUT_OF_RANGE = slice(0, 3), slice(3, 5), 5  # lanes of a batch; the last has counts alone
 FIRST = [name for name in DRIVERS if name == function_of(name) or name in OF_WEIGHTS]  # a program of each function
 HAVE_STATUS = [name for name in FIRST if name not in WITHOUT_STATUS]
-EVENTS = []  # of tracing and compiling
-jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: EVENTS.append(event))
-
-
-@contextlib.contextmanager
-def nothing_compiles():
-    before = len(EVENTS)
-    yield
-    assert not [event for event in EVENTS[before:] if event.startswith("/jax/core/compile")]
 
 
 @functools.cache

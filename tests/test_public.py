@@ -68,7 +68,7 @@ MAY_IMPORT = {
     "adapters": {"alignment"},
     "cli": {"experiments", "adapters", "profiling", "sweep"},
 }
-EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress"}
+EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress", "_compile"}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
 EXTRAS = [
     "typer",

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .. import _validate
+from .._compile import compiled
 from ._contrasts import HIGHEST
 from ._low_rank import LowRankMatrices
 from ._low_rank_clients import joint_rows
@@ -49,7 +50,7 @@ def compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
     return balanced(spectra(refined), rank)
 
 
-@jax.jit
+@compiled
 def spectra(refined: RefinedFactors) -> Spectra:
     """By QR of the stacked factors and SVD of the small core between them, client after client."""
     if refined.transposed:
@@ -111,7 +112,7 @@ def rank_within(values: Float[Array, "clients all"], error: float) -> Int[Array,
     return jnp.sum(truncation_errors(values) > error, axis=1, dtype=jnp.int32)
 
 
-@jax.jit
+@compiled
 def change_norms(refined: RefinedFactors, weights: LowRankMatrices) -> Float[Array, " clients"]:
     """‖W̃_k − W_k‖_F of what `refine` made of `weights`, whose factor on one side is kept."""
     if refined.transposed:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jaxtyping import ArrayLike
 
 from .. import _validate
+from .._compile import compiled
 from ._arguments import Program, input_status, reported
 from ._factored import Factored
 from ._low_rank import LowRankMatrices
@@ -50,7 +50,7 @@ def decompose(
     return _decompose(reports, Program.of(reports, penalty, solver, pair_weights))
 
 
-@jax.jit
+@compiled
 def _decompose(reports: Reports, program: Program) -> Decomposition:
     clients = reports.clients()
     assert program.penalty is not None

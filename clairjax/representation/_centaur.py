@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
+from .._compile import compiled
 from .._typing import Key, ScalarLike
 from ..kernels import grid_gaussian_mechanism, normalize, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
@@ -148,7 +149,7 @@ class _Options(eqx.Module):
         return _validate.traced_in_range(positive=positive, not_negative=[self.noise_multiplier], holds=holds)
 
 
-@jax.jit
+@compiled
 def _centaur(data: ClientData, key: Key, options: _Options) -> Learned:
     start_key, rounds_key = jax.random.split(key)
     start = _start(options, data, start_key)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
+from .._compile import compiled
 
 
 Counts: TypeAlias = ArrayLike | Sequence[Any]  # an integer for each client
@@ -52,7 +53,7 @@ def client_data(
     return _masked(inputs, targets, check_counts(counts, targets.shape))
 
 
-@jax.jit
+@compiled
 def _masked(inputs: Array, targets: Array, counts: Array) -> ClientData:
     samples = jnp.arange(targets.shape[1], dtype=counts.dtype)[None] < counts[:, None]
     return ClientData(jnp.where(samples[..., None], inputs, 0), jnp.where(samples, targets, 0), counts)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _validate
+from .._compile import compiled
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import orthonormalize
@@ -95,7 +96,7 @@ class _Options(eqx.Module):
     init: Literal["spectral", "random"] = eqx.field(static=True)
 
 
-@jax.jit
+@compiled
 def _fedrep(data: ClientData, key: Key, options: _Options) -> Representation:
     clients, step_size = LinearClients.of(*data), options.step_size
     start = orthonormal_start(data.inputs, data.targets, options.rank, options.init, key=key)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
+from .._compile import compiled
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ._data import ClientData, Counts, validate_linear, validate_truth
@@ -151,7 +152,7 @@ class Rates(NamedTuple):
     shrink: Float[Array, ""]  # 4γ2
 
 
-@jax.jit
+@compiled
 def _flute(data: ClientData, key: Key, options: _Options) -> Representation:
     clients, dtype = LinearClients.of(*data), data.inputs.dtype
     first, second = (jnp.asarray(gamma, dtype) for gamma in options.gammas)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
+from .._compile import compiled
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, normalize, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
@@ -142,7 +143,7 @@ class _Options(eqx.Module):
         return _validate.traced_in_range(positive=self.clip_norms, not_negative=[self.noise_multiplier], holds=holds)
 
 
-@jax.jit
+@compiled
 def _perturbed_least_squares(data: ClientData, key: Key, options: _Options) -> Learned:
     start_key, rounds_key = jax.random.split(key)
     if isinstance(options.init, PerturbedMoments):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
+from .._compile import compiled
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import grid_gaussian_mechanism, orthonormalize
@@ -161,7 +162,7 @@ def private_power_method(
     return PrivateBasis(basis, status, Ledger((method.event(data.targets.shape[0]),)))
 
 
-@partial(jax.jit, static_argnames=("rank", "mechanism"))
+@partial(compiled, static_argnames=("rank", "mechanism"))
 def _private_power_method(
     data: ClientData, key: Key, method: PrivatePowerMethod, rank: int, mechanism: Callable
 ) -> tuple[Array, Status]:

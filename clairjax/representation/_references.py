@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _validate
+from .._compile import compiled
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ._data import ClientData, Counts, check_counts, check_rank, validate_linear, validate_truth
@@ -61,7 +62,7 @@ def local_least_squares(
     return _local_least_squares(data)
 
 
-@jax.jit
+@compiled
 def _local_least_squares(data: ClientData) -> Array:
     clients, features = LinearClients.of(*data), data.inputs.shape[2]
     estimates = solve_positive(clients.full_gram(), clients.moment)
@@ -102,7 +103,7 @@ def local_ridge(
     return _local_ridge(data, penalty)
 
 
-@jax.jit
+@compiled
 def _local_ridge(data: ClientData, penalty: ScalarLike | None) -> Array:
     in_range = _validate.traced_in_range(positive=[penalty], holds=[data.enough()])
     data, unit = in_units(data)
@@ -136,7 +137,7 @@ def best_of_rank(truth: Float[Array, "clients features"], rank: int) -> Represen
     return _best_of_rank(truth, rank)
 
 
-@partial(jax.jit, static_argnames="rank")
+@partial(compiled, static_argnames=("rank",))
 def _best_of_rank(truth: Array, rank: int) -> Representation:
     basis, heads = truncate(truth, rank)
     error = mean_distance(coefficients(basis, heads), truth)
@@ -187,7 +188,7 @@ def alternating_least_squares(
     return _alternating(data, truth, rank, rounds)
 
 
-@partial(jax.jit, static_argnames=("rank", "rounds"))
+@partial(compiled, static_argnames=("rank", "rounds"))
 def _alternating(data: ClientData, truth: Array | None, rank: int, rounds: int) -> Representation:
     clients = LinearClients.of(*data).weighted(data.shares())
     table = clients.full_gram()

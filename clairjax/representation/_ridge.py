@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import _validate
+from .._compile import compiled
 from .._status import worst
 from .._typing import ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
@@ -101,7 +102,7 @@ def truncated_ridge(
     return _truncated_ridge(data, penalty, rank)
 
 
-@partial(jax.jit, static_argnames="rank")
+@partial(compiled, static_argnames=("rank",))
 def _truncated_ridge(data: ClientData, penalty: ScalarLike | None, rank: int) -> RidgeRepresentation:
     in_range = _validate.traced_in_range(positive=[penalty], holds=[data.enough()])
     data, unit = in_units(data)

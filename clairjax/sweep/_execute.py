@@ -1,6 +1,5 @@
 """One cell: read the blocks that exist; compile if any is missing, run those chunk by chunk, store each."""
 
-import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, UInt32
 
+from .._compile import cpu_options
 from .._progress import Progress
 from .._typing import Key
 from ._factorisations import one_matrix_at_a_time
@@ -147,17 +147,6 @@ def _chunks_at_once(devices: Sequence[jax.Device]) -> int:
     return max(1, cores // len(devices))
 
 
-@functools.cache
-def _cpu_options() -> dict[str, bool | str] | None:
-    """A third less time to compile the small loops of a replicate; None where this jaxlib does not know the option."""
-    options: dict[str, bool | str] = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda: 0).lower().compile(options)
-    except jax.errors.JaxRuntimeError:
-        return None
-    return options
-
-
 def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int) -> Callable[[], Compute]:
     """The program, to be compiled by a call: indices of `lane_width` replicates a device in, their outputs out.
 
@@ -184,7 +173,7 @@ def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane
     lowered = jax.jit(sharded).lower(placed, lanes)
 
     def compile() -> Compute:
-        compiled = lowered.compile(_cpu_options() if on_cpu else None)
+        compiled = lowered.compile(cpu_options() if on_cpu else None)
         return lambda indices: jax.device_get(compiled(placed, jax.device_put(indices, over_lanes)))
 
     return compile
