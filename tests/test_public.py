@@ -34,6 +34,7 @@ PUBLIC = [
         "clair",
         "data",
         "decompose",
+        "federated",
         "fedrep",
         "flute",
         "kernels",
@@ -52,6 +53,7 @@ MAY_IMPORT = {
     "representation": {"kernels", "subspaces", "privacy"},
     "data": set(),
     "models": set(),
+    "federated": {"data", "models", "privacy", "kernels"},
     "sweep": set(),
     "profiling": set(),
     "experiments": {

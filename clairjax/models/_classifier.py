@@ -118,7 +118,7 @@ class Network(Classifier):
         layers = [
             eqx.nn.Linear(in_, out, dtype=jnp.float32, key=next(keys)) for in_, out in itertools.pairwise(widths)
         ]
-        return Network(tuple(blocks), tuple(layers[:-1]), layers[-1], float(dropout))
+        return Network(blocks=tuple(blocks), dense=tuple(layers[:-1]), head=layers[-1], dropout=float(dropout))
 
     @property
     def rate(self) -> float:

@@ -1,0 +1,136 @@
+"""Where a run stands, on disk: one file, written beside and renamed. A kill loses the rounds in flight alone."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+import types
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from .._files import replace_file
+
+
+FORMAT = "clairjax federated 1"
+NAME = "checkpoint.npz"
+
+
+class Checkpoint:
+    """`out=None` keeps nothing and finds nothing."""
+
+    def __init__(self, out: str | os.PathLike[str] | None, arguments: dict[str, Any]):
+        self.path = None if out is None else Path(out) / NAME
+        self.identity: dict[str, Any] = {}
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            short = lambda value: value if isinstance(value, int) else fingerprint(value)
+            self.identity = {"format": FORMAT, "jax": version("jax")}
+            self.identity |= {name: short(value) for name, value in arguments.items()}
+
+    def write(self, rounds: int, tree: PyTree) -> None:
+        """All leaves of a tree, after so many rounds."""
+        if self.path is None:
+            return
+        header = json.dumps({"identity": self.identity, "rounds": rounds})
+        leaves: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+
+        def save(path: Path) -> None:
+            with open(path, "wb") as file:
+                np.savez(file, allow_pickle=False, header=np.array(header), **leaves)
+
+        replace_file(self.path, save)
+
+    def read(self) -> tuple[int, list[np.ndarray]] | None:
+        """Rounds and leaves, or None where there is no file. One of another run is refused."""
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as file:
+                header = json.loads(str(file["header"]))
+                leaves = [file[f"leaf{i}"] for i in range(len(file.files) - 1)]
+                found, rounds = header["identity"], int(header["rounds"])
+        except Exception as error:  # whatever a foreign or damaged file makes zipfile or NumPy raise
+            raise ValueError(
+                f"out: {self.path} must be a checkpoint of clairjax.federated, and cannot be read ({error}). "
+                "Choose a new folder, or delete that file."
+            ) from error
+        differ = [
+            f"{name} must be {found.get(name)}, got {value}"
+            for name, value in self.identity.items()
+            if found.get(name) != value
+        ]
+        if differ:
+            raise ValueError(
+                f"out: {self.path} holds another run: {'; '.join(differ)}. "
+                "Repeat its arguments, or choose a new folder."
+            )
+        return rounds, leaves
+
+
+def restored(tree: PyTree, leaves: list[np.ndarray]) -> PyTree:
+    """The tree with these leaves in place of its own."""
+    own, structure = jax.tree.flatten(tree)
+    new = [jax.numpy.asarray(leaf, old.dtype) for leaf, old in zip(leaves, own, strict=True)]
+    return jax.tree.unflatten(structure, new)
+
+
+def fingerprint(value: Any) -> str:
+    """Of arrays, settings and functions: equal for equal ones in any process.
+
+    A function counts by its code and by what it closes over, since an optimiser is a function that holds its rate.
+    """
+    found = hashlib.sha256()
+    for part in _parts(value):
+        found.update(len(part).to_bytes(8, "little") + part)
+    return found.hexdigest()[:16]
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        array = np.ascontiguousarray(value)
+        yield repr((array.shape, array.dtype.str)).encode()
+        yield array.tobytes()
+    elif isinstance(value, functools.partial):
+        yield from _parts((value.func, value.args, value.keywords))
+    elif isinstance(value, types.FunctionType):
+        yield from _function(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from _parts(
+            (type(value).__qualname__, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+        )
+    elif isinstance(value, dict):
+        yield from _parts(tuple(value.items()))
+    elif isinstance(value, tuple | list):
+        yield f"{type(value).__name__} {len(value)}".encode()
+        for each in value:
+            yield from _parts(each)
+    else:
+        yield re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+
+
+def _function(function: types.FunctionType) -> Iterator[bytes]:
+    yield f"{function.__module__}.{function.__qualname__}".encode()
+    yield from _code(function.__code__)
+    yield from _parts((function.__defaults__, function.__kwdefaults__))
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            if cell.cell_contents is not function:
+                yield from _parts(cell.cell_contents)
+
+
+def _code(code: types.CodeType) -> Iterator[bytes]:
+    yield code.co_code + repr(code.co_names).encode()
+    for constant in code.co_consts:
+        yield from _code(constant) if isinstance(constant, types.CodeType) else (repr(constant).encode(),)

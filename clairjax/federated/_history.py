@@ -1,0 +1,79 @@
+"""What a run gives back: curves, the models, what was spent."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from .._status import Status
+from .._typing import Key
+from ..data import Federation
+from ..privacy import Ledger
+from ._rounds import Place
+from ._strategy import Strategy, one_client
+
+
+class History(eqx.Module):
+    """Curves and models of a run of `federated.train`.
+
+    - `rounds` [evaluations]: after which round each evaluation was, the first before any.
+    - `accuracies` [evaluations]: the share of all clients' test samples that the clients' own models got right: the
+      mean over clients, weighted by their test samples. `client_accuracies` [evaluations, clients]: each client's, NaN
+      for one without test samples. `validation_accuracies` [evaluations]: the same on validation samples; NaN if there
+      are none.
+    - `losses` [rounds]: the mean training loss of a round's clients; NaN for a round of nobody.
+    - `server`, `states`: what the server and the clients hold after the last round, clients first.
+    - `status`: `converged` where all numbers are finite (it says nothing of more rounds), else `diverged`.
+    - `privacy`: the `Ledger` of what a private strategy spent, or None.
+
+    >>> from clairjax.federated import History
+    >>> History.best.fget.__doc__.split(".")[0]
+    'The evaluation with the best validation accuracy, the first of several'
+    """
+
+    rounds: Int[np.ndarray, " evaluations"]
+    accuracies: Float[np.ndarray, " evaluations"]
+    client_accuracies: Float[np.ndarray, "evaluations clients"]
+    validation_accuracies: Float[np.ndarray, " evaluations"]
+    losses: Float[np.ndarray, " rounds"]
+    server: PyTree
+    states: PyTree
+    status: Status
+    privacy: Ledger | None
+    strategy: Strategy
+    federation: Federation
+    key: Key
+
+    @property
+    def best(self) -> int:
+        """The evaluation with the best validation accuracy, the first of several.
+
+        It looks at private data: the ε of the rounds does not cover what is read off there.
+        """
+        if np.isnan(self.validation_accuracies).all():
+            raise ValueError("best must be asked for where clients have validation samples, got none.")
+        return int(np.nanargmax(self.validation_accuracies))
+
+    def personal(self, client: int) -> Any:
+        """The model that client k uses after the last round."""
+        count = len(self.federation)
+        if not -count <= client < count:
+            raise ValueError(f"client must be in 0 … {count - 1}, got {client}.")
+        return _personal(self.strategy, self.federation, Place(self.server, self.states), client % count, self.key)
+
+    def __str__(self) -> str:
+        text = f"accuracy {self.accuracies[-1]:.3f} after round {self.rounds[-1]}"
+        if not np.isnan(self.validation_accuracies).all():
+            at = self.best
+            text += f"; {self.accuracies[at]:.3f} at the round of the best validation accuracy, {self.rounds[at]}"
+            text += " (chosen by looking: no epsilon covers it)" if self.privacy is not None else ""
+        return text
+
+
+@eqx.filter_jit
+def _personal(strategy: Strategy, federation: Federation, place: Place, client: int | Array, key: Key) -> Any:
+    number = jax.numpy.asarray(client, jax.numpy.int32)
+    state = jax.tree.map(lambda leaf: leaf[number] if eqx.is_array(leaf) else leaf, place.states)
+    return strategy.personal(place.server, state, one_client(federation, number), key=jax.random.fold_in(key, number))

@@ -1,0 +1,300 @@
+"""The round loop: padding, resuming, cohorts, devices, and what a run is given."""
+
+import equinox as eqx
+import fleet
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from clairjax import data, federated, models, privacy
+from clairjax._status import Status
+from clairjax.federated import FedAvg, FedPer, Flute, Strategy, Update
+
+
+KEY = jax.random.key(7)
+LONG = {"rounds": 6, "key": KEY, "sampler": 3, "evaluate_every": 2}
+
+
+def run(clients, strategy=None, **more):
+    return federated.train(fleet.network(), strategy or FedPer(fleet.local()), clients, **LONG | more)
+
+
+def same(first, second):
+    """Bit for bit: curves, server and states."""
+    for one, other in zip(
+        fleet.leaves((first.rounds, first.losses, first.client_accuracies, first.server, first.states)),
+        fleet.leaves((second.rounds, second.losses, second.client_accuracies, second.server, second.states)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def wider(split, more, filling):
+    """The same clients with more padding, of another row of the pool."""
+    rows = np.asarray(split.rows)
+    padded = np.pad(rows, ((0, 0), (0, more)))
+    padded[np.arange(padded.shape[1])[None] >= np.asarray(split.counts)[:, None]] = filling
+    return eqx.tree_at(lambda s: s.rows, split, jnp.asarray(padded))
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_padding_changes_no_bit(clients, batch):
+    """Neither its length nor what is in it."""
+    padded = eqx.tree_at(
+        lambda c: (c.train, c.test), clients, (wider(clients.train, 7, 11), wider(clients.test, 3, 5))
+    )
+    assert len(set(np.asarray(clients.counts).tolist())) > 2
+    strategy = federated.FedRep(fleet.local(batch), head_epochs=2)
+    same(run(clients, strategy), run(padded, strategy))
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_run_that_is_killed_goes_on_bit_for_bit(clients, tmp_path, monkeypatch, at):
+    """Before the first checkpoint is there, behind it, and while it is being replaced."""
+    strategy = Flute(fleet.local())
+    whole = run(clients, strategy)
+    writes, replace = [], federated._checkpoint.replace_file
+
+    def killing(path, write):
+        writes.append(path)
+        if len(writes) == at:
+            raise Killed
+        replace(path, write)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(federated._checkpoint, "replace_file", killing)
+        with pytest.raises(Killed):
+            run(clients, strategy, out=tmp_path)
+    resumed = run(clients, strategy, out=tmp_path)
+    same(whole, resumed)
+    same(whole, run(clients, strategy, out=tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
+
+
+def test_more_rounds_go_on_from_fewer(clients, tmp_path):
+    run(clients, out=tmp_path, rounds=4)
+    same(run(clients), run(clients, out=tmp_path))
+    with pytest.raises(ValueError, match=r"rounds must be at least 6, the rounds that out has done, got 4\."):
+        run(clients, out=tmp_path, rounds=4)
+
+
+def other_local(rate):
+    return federated.Local(federated.sgd(rate), batch=4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"key": jax.random.key(8)}, "key"),
+        ({"sampler": 2}, "sampler"),
+        ({"evaluate_every": 3}, "evaluate_every"),
+        ({"strategy": FedPer(other_local(0.02))}, "strategy"),  # a number that only a closure of optax holds
+        ({"strategy": FedAvg(other_local(0.01))}, "strategy"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused(clients, tmp_path, changed, named):
+    first = {"strategy": FedPer(other_local(0.01)), "rounds": 2, "out": tmp_path}
+    run(clients, **first)
+    with pytest.raises(ValueError, match=rf"holds another run: {named} must be .*, got "):
+        run(clients, **first | changed)
+
+
+def test_a_foreign_checkpoint_is_named(clients, tmp_path):
+    (tmp_path / "checkpoint.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"out: .*checkpoint.npz must be a checkpoint of clairjax.federated"):
+        run(clients, out=tmp_path)
+
+
+def test_only_a_round_s_clients_move(clients):
+    """Who is not sampled keeps its state, bit for bit; who is, does not."""
+    before = federated.train(fleet.network(), FedPer(fleet.local()), clients, rounds=1, key=KEY, sampler=2)
+    start = fleet.leaves(fleet.network().head)
+    moved = [
+        any((leaf[k] != own).any() for leaf, own in zip(fleet.leaves(before.states), start, strict=True))
+        for k in range(len(clients))
+    ]
+    assert sum(moved) == 2
+
+
+def test_a_personal_leaf_leaves_no_trace_in_what_the_server_holds(clients):
+    """The server of FedPer has the body alone: there is no head in it to leak."""
+    found = run(clients)
+    sizes = sorted(leaf.shape for leaf in fleet.leaves(found.server))
+    assert sizes == sorted(leaf.shape for leaf in fleet.leaves(fleet.network().dense))
+
+
+def test_accuracy_is_that_of_the_personal_models(clients):
+    """Counted by hand from `personal`."""
+    found = run(clients)
+    right = []
+    for k in range(len(clients)):
+        rows = np.asarray(clients.test.rows[k][: clients.test.counts[k]])
+        pixels = data.scaled(clients.images[rows], jnp.float32)
+        said = np.asarray(found.personal(k)(pixels)).argmax(1)
+        right.append((said == np.asarray(clients.labels)[rows]).sum())
+    np.testing.assert_allclose(found.accuracies[-1], sum(right) / np.asarray(clients.test.counts).sum())
+    np.testing.assert_allclose(found.client_accuracies[-1], np.array(right) / np.asarray(clients.test.counts))
+    assert found.accuracies[-1] > found.accuracies[0]
+    assert found.status == Status.converged and found.rounds.tolist() == [0, 2, 4, 6]
+
+
+def test_rounds_nobody_is_in_change_nothing(clients):
+    """Poisson with a tiny rate: the average of no one is what there was."""
+    found = run(clients, FedAvg(fleet.local()), sampler=privacy.Poisson(1e-6))
+    for leaf, start in zip(fleet.leaves(found.server), fleet.leaves(fleet.network()), strict=True):
+        np.testing.assert_array_equal(leaf, start)
+    assert np.isnan(found.losses).all()
+
+
+def test_a_run_that_diverges_says_so(clients):
+    wild = federated.Local(federated.sgd(1e20), batch=4)
+    assert run(clients, FedAvg(wild)).status == Status.diverged
+
+
+def test_one_compilation_a_run(clients, monkeypatch):
+    """Segments of any length are one program; another key is the same one."""
+    traced = []
+    update = FedAvg.client_update
+
+    class Counting(FedAvg):
+        def client_update(self, server, state, client, *, key):
+            traced.append(1)
+            return update(self, server, state, client, key=key)
+
+    run(clients, Counting(fleet.local()), rounds=5)
+    once = len(traced)
+    run(clients, Counting(fleet.local()), rounds=3, key=jax.random.key(9))
+    assert len(traced) - once == 1  # the check of its trees, which runs nothing
+
+
+class Returns(FedAvg):
+    """What a faulty strategy gives back."""
+
+    how: str = eqx.field(static=True, default="")
+
+    def client_update(self, server, state, client, *, key):
+        done = super().client_update(server, state, client, key=key)
+        return done._replace(state=jnp.zeros(2)) if self.how == "state" else done
+
+    def server_update(self, server, uploads, cohort, *, key):
+        server = super().server_update(server, uploads, cohort, key=key)
+        if self.how == "dtype":
+            return eqx.tree_at(lambda m: m.head.bias, server, server.head.bias.astype(jnp.float16))
+        if self.how == "shape":
+            return eqx.tree_at(lambda m: m.head.weight, server, server.head.weight[:2])
+        return (server,) if self.how == "tree" else server
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            "state",
+            r"Returns.client_update must be a function .* the state it was given, got it with another leaf state\.",
+        ),
+        ("dtype", r"server\.head\.bias of \(4,\) float16 instead of \(4,\) float32\."),
+        ("shape", r"server\.head\.weight of \(2, 6\) float32 instead of \(4, 6\) float32\."),
+        (
+            "tree",
+            r"Returns.server_update must be a function .* the server it was given, got it without server\.",
+        ),
+    ],
+)
+def test_another_tree_than_was_given_is_refused_by_leaf(clients, how, message):
+    with pytest.raises(ValueError, match=message):
+        run(clients, Returns(fleet.local(), how=how))
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (lambda m: m.blocks, r"head must be a function that picks at least one array of the model, got none\."),
+        (lambda m: m, r"head must be a function that leaves at least one array of the model, got all of them\."),
+        (lambda m: m.tail, r"head must be a function that picks parts of the model, got AttributeError: "),
+    ],
+)
+def test_a_choice_of_nothing_is_refused(clients, head, message):
+    with pytest.raises(ValueError, match=message):
+        run(clients, FedPer(fleet.local(), head=head))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sampler": 7}, r"sampler\.size must be at most the number of clients, 6, got 7\."),
+        ({"sampler": 0}, r"size must be an integer of at least 1, got 0\."),
+        ({"rounds": 0}, r"rounds must be an integer of at least 1, got 0\."),
+        ({"evaluate_every": 0}, r"evaluate_every must be an integer of at least 1, got 0\."),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(clients, changed, message):
+    with pytest.raises(ValueError, match=message):
+        run(clients, **changed)
+
+
+def test_models_that_do_not_fit_are_refused(clients):
+    two = models.Network.create((5, 5, 1), 2, key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"model must be one that gives logits of shape \(batch, 4 or more\), got"):
+        federated.train(two, FedAvg(), clients, rounds=1, key=KEY)
+    other = models.Network.create((8, 8, 1), 4, key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"model must be one for images of shape \(5, 5, 1\), got one that refuses"):
+        federated.train(other, FedAvg(), clients, rounds=1, key=KEY)
+
+
+def test_clients_without_samples_are_refused(clients):
+    hollow = eqx.tree_at(lambda c: c.train.counts, clients, clients.train.counts.at[jnp.array([1, 4])].set(0))
+    message = r"clients must be left with at least one training sample each, got none for client\(s\) 1, 4\."
+    with pytest.raises(ValueError, match=message):
+        run(hollow)
+
+
+def test_the_history_names_a_client_out_of_range(clients):
+    found = run(clients, rounds=2)
+    with pytest.raises(ValueError, match=r"client must be in 0 … 5, got 6\."):
+        found.personal(6)
+    with pytest.raises(ValueError, match=r"best must be asked for where clients have validation samples, got none"):
+        _ = found.best
+
+
+def test_any_module_with_functions_in_it_can_be_trained(clients):
+    """`eqx.nn.MLP` holds its activation as a leaf that is no array."""
+
+    class Wrapped(eqx.Module):
+        mlp: eqx.nn.MLP
+
+        def __call__(self, images, *, key=None):
+            return jax.vmap(self.mlp)(images.reshape(len(images), -1))
+
+    model = Wrapped(eqx.nn.MLP(25, 4, 6, 1, dtype=jnp.float32, key=jax.random.key(0)))
+    strategy = FedPer(fleet.local(), head=lambda m: m.mlp.layers[-1])
+    found = federated.train(model, strategy, clients, rounds=3, key=KEY)
+    assert found.accuracies[-1] > found.accuracies[0]
+
+
+class Mine(Strategy):
+    """Own leaf, own server, uploads that are stacked: what the four methods promise is what they get."""
+
+    def start(self, model, clients, *, key):
+        return (model, jnp.zeros(clients, jnp.int32)), jnp.zeros((), jnp.int32)
+
+    def client_update(self, server, state, client, *, key):
+        return Update(client.number, state + 1, jnp.zeros((), jnp.float32))
+
+    def server_update(self, server, uploads, cohort, *, key):
+        return server[0], server[1].at[jnp.where(cohort.present, uploads, len(server[1]))].add(1, mode="drop")
+
+    def personal(self, server, state, client, *, key):
+        return server[0]
+
+
+@pytest.mark.parametrize("sampler", [None, 4, privacy.Poisson(0.4)])
+def test_uploads_arrive_from_those_who_were_there(clients, sampler):
+    """How often the server heard of a client is how often the client was asked."""
+    found = run(clients, Mine(), sampler=sampler, rounds=5)
+    np.testing.assert_array_equal(found.server[1], found.states)
+    assert found.server[1].sum() == {None: 30, 4: 20}.get(sampler, found.server[1].sum())
