@@ -10,7 +10,7 @@ from .._typing import Key
 from ..data import SubspaceProblem
 from ..kernels import gaussian_mechanism
 from ..representation import PrivateRepresentation, centaur, perturbed_least_squares
-from ._centaur import RANK
+from ._subspace_problems import RANK
 
 
 DELTA = 1e-5

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 C = TypeVar("C", bound=Hashable)
+C_co = TypeVar("C_co", bound=Hashable, covariant=True)
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +54,10 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row(Generic[C]):
+class Row(Generic[C_co]):
     """What a column sees: a cell, its outputs without failed replicates, and its part where a cell has several."""
 
-    cell: C
+    cell: C_co
     outputs: Mapping[str, np.ndarray]
     part: Any = None
 
@@ -70,7 +72,7 @@ class Row(Generic[C]):
         """Of the means of two outputs, by paired replicates."""
         return Estimate.ratio(self.outputs[one], self.outputs[other])
 
-    def split(self, parts: Iterable[Any]) -> "list[Row[C]]":
+    def split(self, parts: Iterable[Any]) -> "list[Row[C_co]]":
         """A row for each part, with that index of each output's axis after the replicates'."""
         return [
             Row(self.cell, {name: values[:, i] for name, values in self.outputs.items()}, part)
@@ -78,9 +80,22 @@ class Row(Generic[C]):
         ]
 
 
-def rows_of(results: Results[C], kind: type = object) -> list[Row[C]]:
-    """One row a cell, in the order of the results, of the cells of this class."""
+def rows_of(results: Results[C]) -> list[Row[C]]:
+    """One row a cell, in the order of the results."""
+    return [Row(cell, results.kept(cell)) for cell in results.cells]
+
+
+def rows_of_kind(results: Results[Any], kind: type[Kind]) -> list[Row[Kind]]:
+    """Of the cells of this class."""
     return [Row(cell, results.kept(cell)) for cell in results.cells if isinstance(cell, kind)]
+
+
+def grouped(rows: Iterable[Row[C]], by: Callable[[Row[C]], Hashable]) -> list[list[Row[C]]]:
+    """The rows with one value of `by` after another, in the order in which they first come."""
+    groups: dict[Hashable, list[Row[C]]] = {}
+    for row in rows:
+        groups.setdefault(by(row), []).append(row)
+    return list(groups.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +103,7 @@ class Column:
     """One column of a table.
 
     - `title`: its head;
-    - `value`: the name of a field of the cell, or of an output, whose mean is shown with its standard error; or a
+    - `value`: the name of an output, whose mean is shown with its standard error, or of a field of the cell; or a
       function of a `Row` that gives text, a number, an `Estimate`, or None where there is nothing to show. The title
       if left out;
     - `digits`: after the point; as many as fit if left out.
@@ -98,16 +113,15 @@ class Column:
     value: str | Callable[[Row[Any]], Any] | None = None
     digits: int | None = None
 
-    def text(self, row: Row[Any]) -> str:
-        return _text(self._value(row), self.digits)
+    @property
+    def of(self) -> str | Callable[[Row[Any]], Any]:
+        return self.title if self.value is None else self.value
 
-    def _value(self, row: Row[Any]) -> Any:
-        if callable(self.value):
-            return self.value(row)
-        name = self.title if self.value is None else self.value
-        if name in field_names(row.cell):
-            return getattr(row.cell, name)
-        return row.mean(name) if name in row.outputs else None
+    def text(self, row: Row[Any]) -> str:
+        if callable(self.of):
+            return _text(self.of(row), self.digits)
+        shown = row.mean(self.of) if self.of in row.outputs else getattr(row.cell, self.of, None)
+        return _text(shown, self.digits)
 
 
 def _text(value: Any, digits: int | None) -> str:
@@ -131,24 +145,30 @@ class Tabulated(Generic[C]):
     - `columns`: `Column`s, or a function of the results that gives them;
     - `notes`: lines below the table, texts or functions of the results; an empty one is left out;
     - `rows`: a function of the results that gives the rows, one a cell if left out;
-    - `group`: a field of the cells; a line is drawn where it changes.
+    - `group`: a field of the cells or a function of a `Row`; a line is drawn where it changes.
     """
 
     title: Text
     columns: Sequence[Column] | Callable[[Results[C]], Sequence[Column]]
     notes: Sequence[Text] = ()
-    rows: Callable[[Results[C]], Iterable[Row[C]]] = rows_of
-    group: str | None = None
+    rows: Callable[[Results[C]], Iterable[Row[Any]]] = rows_of
+    group: str | Callable[[Row[Any]], Hashable] = ""
 
     def __call__(self, results: Results[C]) -> Table:
         """The table of these results."""
         given = lambda value: value(results) if callable(value) else value
         columns, rows = given(self.columns), list(self.rows(results))
-        groups = [None if self.group is None else getattr(row.cell, self.group) for row in rows]
+        known = dict.fromkeys(name for row in rows for name in (*field_names(row.cell), *row.outputs))
+        for of in (column.of for column in columns if rows):
+            if isinstance(of, str) and of not in known and not any(hasattr(row.cell, of) for row in rows):
+                raise ValueError(f"columns: each name must be one of {', '.join(known)}, got {of}.")
+        by = self.group if callable(self.group) else lambda row: getattr(row.cell, self.group, None)
+        groups = list(map(by, rows))
         return Table(
             given(self.title),
             tuple(column.title for column in columns),
-            tuple(tuple(column.text(row) for column in columns) for row in rows),
+            tuple(tuple(column.text(row) for column in columns) for row in rows)
+            or (("none", *[""] * (len(columns) - 1)),),
             tuple(filter(None, map(given, self.notes))),
             tuple(i for i in range(1, len(rows)) if groups[i] != groups[i - 1]),
         )

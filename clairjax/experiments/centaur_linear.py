@@ -1,32 +1,40 @@
 """CENTAUR, section 5: the linear rate without noise, the noise floor's slopes, and the choice among private starts."""
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from ..sweep import Estimate, Results
-from ._centaur import NOISE, RANK, START, STEP, Floor, Rate, Start, cells, replicate
-from ._old import experiment, fit, kept, mean, new_figure
-from ._presets import CENTAUR_LINEAR
-from ._table import Table
+from ._centaur_runs import NOISE, Cell, Floor, Rate, Start, replicate, sizes
+from ._experiment import Experiment, Preset
+from ._figure import new_figure, points, sizes_below
+from ._slopes import fit
+from ._subspace_problems import RANK, START, STEP
+from ._table import Column, Row, Tabulated, rows_of_kind
 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-
+BASE, AT_FIXED = NOISE.index(1.0), len(NOISE)  # of the settings of a floor
 GROUND = 1e-10  # distances below are rounding
 
 
-def predicted_floor(noise: float, clip_norm: float, clients: int, features: int) -> float:
-    """η/√(1 − (1 − η)²) · σ ζ · E‖G‖/n, G standard normal (d − k) × k: an autoregression driven by the noise
-    outside the subspace. The expectation is over 400 draws."""
+@functools.cache
+def largest_stretch(features: int) -> float:
+    """E‖G‖, G standard normal (d − k) × k, over 400 draws."""
     draws = np.random.default_rng(0).standard_normal((400, features - RANK, RANK))
-    norm = np.linalg.norm(draws, 2, axis=(1, 2)).mean()
-    return STEP / math.sqrt(1 - (1 - STEP) ** 2) * noise * clip_norm * float(norm) / clients
+    return float(np.linalg.norm(draws, 2, axis=(1, 2)).mean())
+
+
+def predicted_floor(noise: float, clip_norm: float, clients: int, features: int) -> float:
+    """η/√(1 − (1 − η)²) · σ ζ · E‖G‖/n: an autoregression driven by the noise outside the subspace."""
+    return STEP / math.sqrt(1 - (1 - STEP) ** 2) * noise * clip_norm * largest_stretch(features) / clients
 
 
 def rate(errors: Float[np.ndarray, "replicates rounds"]) -> tuple[Estimate, float]:
@@ -38,159 +46,153 @@ def rate(errors: Float[np.ndarray, "replicates rounds"]) -> tuple[Estimate, floa
         slope, intercept = np.polyfit(x, y, 1)
         factors.append(math.exp(slope))
         fits.append(1 - np.var(y - slope * x - intercept) / np.var(y))
-    return mean(np.array(factors)), min(fits)
+    return Estimate.of(np.array(factors)), min(fits)
 
 
-def _of(results: Results, kind: type[Any]) -> list[Any]:
-    return [cell for cell in results.cells if isinstance(cell, kind)]
+def subsets(row: Row[Rate]) -> str:
+    return "all samples" if row.cell.batch_size is None else f"2 × {row.cell.batch_size} drawn"
 
 
-def floors(results: Results, cells: Sequence[Floor], setting: int) -> list[Estimate]:
-    return [mean(kept(results, cell)["floor"][:, setting]) for cell in cells]
+def by_setting(results: Results[Cell]) -> list[Row[Floor]]:
+    return [part for row in rows_of_kind(results, Floor) for part in row.split(row.cell.settings)]
 
 
-def by_size(results: Results) -> tuple[Floor, list[Floor], list[Floor]]:
-    """The cell in the middle, those along d and those along n."""
-    cells: list[Floor] = _of(results, Floor)
-    clients, features = (
-        max(values, key=values.count) for values in ([c.clients for c in cells], [c.features for c in cells])
-    )
-    along_features = sorted((c for c in cells if c.clients == clients), key=lambda c: c.features)
-    along_clients = sorted((c for c in cells if c.features == features), key=lambda c: c.clients)
-    return next(c for c in along_clients if c.clients == clients), along_features, along_clients
+def predicted(row: Row[Floor], setting: int | None = None) -> float:
+    cell = row.cell
+    noise, clip_norm = row.part if setting is None else cell.settings[setting]
+    return predicted_floor(noise, clip_norm, cell.clients, cell.features)
 
 
-BASE = NOISE.index(1.0)
-AT_FIXED = len(NOISE)
+def share_within(row: Row[Start], name: str) -> str:
+    return f"{100 * (row[name] <= START).mean():.1f} %"
 
 
-def slopes(results: Results) -> list[tuple[str, Estimate, float]]:
-    """Name, measured and theory's log-log slope of the floor."""
-    middle, features, clients = by_size(results)
-    d, n = [c.features for c in features], [c.clients for c in clients]
-    noise = [mean(kept(results, middle)["floor"][:, i]) for i in range(len(NOISE))]
-    return [
+def floors(rows: Sequence[Row[Floor]], setting: int) -> list[Estimate]:
+    return [Estimate.of(row["floor"][:, setting]) for row in rows]
+
+
+def along(results: Results[Cell], field: str) -> tuple[list[int], list[Row[Floor]]]:
+    """The sizes of a field and the rows in which the other has its most frequent value."""
+    rows = rows_of_kind(results, Floor)
+    (other,) = {"clients", "features"} - {field}
+    values = [getattr(row.cell, other) for row in rows]
+    kept = [row for row in rows if getattr(row.cell, other) == max(values, key=values.count)]
+    kept.sort(key=lambda row: getattr(row.cell, field))
+    return [getattr(row.cell, field) for row in kept], kept
+
+
+def middle(results: Results[Cell]) -> Row[Floor]:
+    """The row that is along both."""
+    (clients, features) = (along(results, field)[1] for field in ("clients", "features"))
+    return next(row for row in features if row.cell in [other.cell for other in clients])
+
+
+def slopes(results: Results[Cell]) -> list[Row[Floor]]:
+    """Against what, and the measured and the theory's log-log slope of the floor."""
+    n, by_clients = along(results, "clients")
+    d, by_features = along(results, "features")
+    base = middle(results)
+    noise = [Estimate.of(column) for column in base["floor"].T[: len(NOISE)]]
+    found = (
         ("noise multiplier", fit(NOISE, noise).slope, 1.0),
-        ("clients n, ζ ∝ √(d k log n)", fit(n, floors(results, clients, BASE)).slope, -1.0),
-        ("features d, ζ ∝ √(d k log n)", fit(d, floors(results, features, BASE)).slope, 1.0),
-        ("features d, ζ held", fit(d, floors(results, features, AT_FIXED)).slope, 0.5),
-    ]
+        ("clients n, ζ ∝ √(d k log n)", fit(n, floors(by_clients, BASE)).slope, -1.0),
+        ("features d, ζ ∝ √(d k log n)", fit(d, floors(by_features, BASE)).slope, 1.0),
+        ("features d, ζ held", fit(d, floors(by_features, AT_FIXED)).slope, 0.5),
+    )
+    return [Row(base.cell, {}, each) for each in found]
 
 
-def report(results: Results) -> list[Table]:
-    return [_rate_table(results), _floor_table(results), _slope_table(results), _start_table(results)]
-
-
-def _rate_table(results: Results) -> Table:
-    rows = []
-    for cell in _of(results, Rate):
-        errors = kept(results, cell)["errors"]
-        factor, straight = rate(errors)
-        subsets = "all samples" if cell.batch_size is None else f"2 × {cell.batch_size} drawn"
-        theory = f"{1 - cell.step_size:.4f}"  # s_k = 1
-        last = f"{errors[:, -1].max():.1e}"
-        rows.append(
-            (f"{cell.condition:g}", subsets, f"{cell.step_size:.4g}", factor.text(4), theory, f"{straight:.4f}", last)
-        )
-    return Table(
+TABLES = (
+    Tabulated[Cell](
         "CENTAUR without noise: factor of the distance in a round",
-        ("κ", "subsets", "η", "measured", "1 − η s_k²", "smallest R²", "largest last distance"),
-        tuple(rows),
+        (
+            *(Column("κ", "condition"), Column("subsets", subsets), Column("η", "step_size")),
+            Column("measured", lambda row: rate(row["errors"])[0], 4),
+            Column("1 − η s_k²", lambda row: 1 - row.cell.step_size, 4),  # s_k = 1
+            Column("smallest R²", lambda row: float(rate(row["errors"])[1]), 4),
+            Column("largest last distance", lambda row: f"{row['errors'][:, -1].max():.1e}"),
+        ),
         (f"From distance {START}; fitted to the rounds above {GROUND:g}.",),
-    )
-
-
-def _floor_table(results: Results) -> Table:
-    rows = []
-    _, features, clients = by_size(results)
-    for cell in (*features, *(c for c in clients if c not in features)):
-        outputs = kept(results, cell)
-        for i, (noise, clip_norm) in enumerate(cell.settings):
-            found = mean(outputs["floor"][:, i])
-            theory = predicted_floor(noise, clip_norm, cell.clients, cell.features)
-            share = f"{100 * (1 - outputs['clipped'][:, i].mean()):.2f} %"
-            size = str(cell.clients), str(cell.features)
-            over = f"{found.value / theory:.3f}"
-            rows.append((*size, f"{noise:g}", f"{clip_norm:.3g}", found.text(5), f"{theory:.5f}", over, share))
-    return Table(
+        lambda results: rows_of_kind(results, Rate),
+    ),
+    Tabulated[Cell](
         f"CENTAUR's noise floor, k = {RANK}, η = {STEP}: mean distance over the second half of the rounds",
-        ("n", "d", "σ", "ζ", "distance", "predicted", "ratio", "not clipped"),
-        tuple(rows),
+        (
+            *(Column("n", "clients"), Column("d", "features")),
+            *(Column("σ", lambda row: row.part[0]), Column("ζ", lambda row: f"{row.part[1]:.3g}")),
+            Column("distance", "floor", 5),
+            Column("predicted", predicted, 5),
+            Column("ratio", lambda row: row.mean("floor").value / predicted(row), 3),
+            Column("not clipped", lambda row: f"{100 * (1 - row['clipped'].mean()):.2f} %"),
+        ),
         ("Predicted: η/√(1 − (1 − η)²) · σ ζ E‖G‖/n, with G a (d − k) × k standard normal matrix.",),
-    )
-
-
-def _slope_table(results: Results) -> Table:
-    rows = ((name, str(slope), f"{theory:g}") for name, slope, theory in slopes(results))
-    return Table("Log-log slope of the noise floor", ("against", "measured", "theory"), tuple(rows))
-
-
-def _start_table(results: Results) -> Table:
-    rows = []
-    for cell in _of(results, Start):
-        outputs = kept(results, cell)
-        shares = (f"{100 * (outputs[name] <= START).mean():.1f} %" for name in ("one", "chosen"))
-        rows.append((str(cell.trials), str(outputs["one"].size), *shares))
-    return Table(
+        by_setting,
+    ),
+    Tabulated[Cell](
+        "Log-log slope of the noise floor",
+        (
+            *(Column("against", lambda row: row.part[0]), Column("measured", lambda row: row.part[1])),
+            Column("theory", lambda row: row.part[2]),
+        ),
+        rows=slopes,
+    ),
+    Tabulated[Cell](
         f"Private power method: share of runs that end within distance {START}",
-        ("trials", "runs", "one trial", "Algorithm 3's choice"),
-        tuple(rows),
+        (
+            *(Column("trials"), Column("runs", lambda row: row["one"].size)),
+            Column("one trial", functools.partial(share_within, name="one")),
+            Column("Algorithm 3's choice", functools.partial(share_within, name="chosen")),
+        ),
         ("The choice among trials costs no privacy; the trials do: their number multiplies the rounds.",),
-    )
+        lambda results: rows_of_kind(results, Start),
+    ),
+)
 
 
-def plot(results: Results) -> Any:
+def plot(results: Results[Cell]) -> "Figure":
     figure, axes = new_figure(4, shared=False)
-    for cell in _of(results, Rate):
-        if cell.batch_size is None:
-            errors = np.median(kept(results, cell)["errors"], axis=0)
-            (line,) = axes[0].semilogy(errors, label=f"κ = {cell.condition:g}")
-            theory = START * (1 - cell.step_size) ** np.arange(len(errors))
+    for row in rows_of_kind(results, Rate):
+        if row.cell.batch_size is None:
+            errors = np.median(row["errors"], axis=0)
+            (line,) = axes[0].semilogy(errors, label=f"κ = {row.cell.condition:g}")
+            theory = START * (1 - row.cell.step_size) ** np.arange(len(errors))
             axes[0].semilogy(np.maximum(theory, 1e-16), "--", linewidth=0.8, color=line.get_color())
     axes[0].set(xlabel="round", ylabel="distance to the true subspace", title="no noise")
     axes[0].legend(frameon=False, title="dashed: 1 − η s_k²")
-    middle, features, clients = by_size(results)
-    d, n = [c.features for c in features], [c.clients for c in clients]
-    noise = [mean(kept(results, middle)["floor"][:, i]) for i in range(len(NOISE))]
-    clip = middle.clip_norm
-    _floor_panel(axes[1], NOISE, noise, [predicted_floor(s, clip, middle.clients, middle.features) for s in NOISE])
-    _floor_panel(
-        axes[2],
-        n,
-        floors(results, clients, BASE),
-        [predicted_floor(1, c.clip_norm, c.clients, c.features) for c in clients],
-    )
-    _floor_panel(
-        axes[3],
-        d,
-        floors(results, features, BASE),
-        [predicted_floor(1, c.clip_norm, c.clients, c.features) for c in features],
-    )
-    for axis, name in zip(axes[1:], ("noise multiplier σ", "clients n", "features d"), strict=True):
-        axis.set(xlabel=name, title="noise floor")
+    base = middle(results)
+    settings = range(len(NOISE))
+    noise = [floors([base], i)[0] for i in settings]
+    _floor_panel(axes[1], "noise multiplier σ", NOISE, noise, [predicted(base, i) for i in settings])
+    for axis, field, name in zip(axes[2:], ("clients", "features"), ("clients n", "features d"), strict=True):
+        numbers, rows = along(results, field)
+        _floor_panel(axis, name, numbers, floors(rows, BASE), [predicted(row, BASE) for row in rows])
     axes[1].set_ylabel("distance")
     axes[1].legend(frameon=False)
     return figure
 
 
-def _floor_panel(axis: "Axes", sizes: Sequence[float], points: Sequence[Estimate], theory: Sequence[float]) -> None:
-    values, errors = zip(*points, strict=True)
-    axis.errorbar(sizes, values, errors, fmt="o", markersize=4, capsize=2, label="measured")
+def _floor_panel(
+    axis: "Axes", name: str, sizes: Sequence[float], estimates: Sequence[Estimate], theory: Sequence[float]
+) -> None:
+    points(axis, sizes, estimates, "measured", fmt="o")
     axis.plot(sizes, theory, "k--", linewidth=0.8, label="predicted")
-    axis.set(xscale="log", yscale="log")
-    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    axis.minorticks_off()
-    slope = fit(sizes, points).slope
+    axis.set(yscale="log", xlabel=name, title="noise floor")
+    sizes_below(axis, sizes)
+    slope = fit(sizes, estimates).slope
     place, side = (0.05, "left") if slope.value > 0 else (0.95, "right")
     axis.text(place, 0.95, f"slope {slope.text(2)}", transform=axis.transAxes, va="top", ha=side, fontsize=9)
 
 
-EXPERIMENT = experiment(
+RATES = ((1.0, 85), (2.0, 380))
+EXPERIMENT = Experiment[Cell](
     name="centaur-linear",
     summary="CENTAUR, section 5: linear rate, slopes of the noise floor, and the choice among private starts",
-    presets=CENTAUR_LINEAR,
-    cells=cells,
+    presets={
+        "smoke": Preset(sizes((200, 400), (12, 16), ((1.0, 60),), 30, 2), 3),
+        "laptop": Preset(sizes((500, 1000, 2000, 4000), (12, 25, 50, 100), RATES, 60, 30), 10),
+        "paper": Preset(sizes((500, 1000, 2000, 4000), (12, 25, 50, 100, 200), RATES, 60, 30), 40),
+    },
     replicate=replicate,
-    report=report,
+    tables=TABLES,
     plot=plot,
 )

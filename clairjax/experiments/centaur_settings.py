@@ -1,7 +1,8 @@
 """What settings of CENTAUR are best at a fixed ε, on draws that no table uses."""
 
 import dataclasses
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,14 @@ from ..subspaces import subspace_distance
 from ..sweep import Results
 from . import centaur_tradeoff
 from ._budget import ADJACENCY, Setting, never_reached_moments, noise_for, spend, spend_at_server
-from ._centaur import draw
-from ._old import experiment, kept, legend_below, new_figure
-from ._presets import CENTAUR_SETTINGS, CentaurSettings
-from ._table import Table
+from ._experiment import Experiment, Preset
+from ._figure import legend_below, new_figure
+from ._subspace_problems import draw
+from ._table import Column, Row, Tabulated, rows_of_kind
 
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EPSILON = 2.0
 CLIPS = (0.03, 0.1, 0.3, 1.0)
@@ -55,13 +59,14 @@ class Server(_AtOne):
 Cell: TypeAlias = Constant | Server
 
 
-def cells(preset: CentaurSettings) -> tuple[Cell, ...]:
+def sizes(rounds: tuple[int, ...], server_rounds: tuple[int, ...], clients: int) -> tuple[Cell, ...]:
+    """Rounds to try for CENTAUR, and for perturbed least squares."""
     constant = (
-        Constant("constant", (EPSILON,), preset.clients, rounds=rounds, from_start=from_start)
+        Constant("constant", (EPSILON,), clients, rounds=number, from_start=from_start)
         for from_start in (False, True)
-        for rounds in preset.rounds
+        for number in rounds
     )
-    return (*constant, *(Server("jain", (EPSILON,), preset.clients, rounds=rounds) for rounds in preset.server_rounds))
+    return (*constant, *(Server("jain", (EPSILON,), clients, rounds=number) for number in server_rounds))
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -85,51 +90,66 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return {"distance": distance.reshape(len(CLIPS), len(PATHS))}
 
 
-def best(results: Results, cell: Cell) -> tuple[float, tuple[float, ...]]:
-    """The smallest mean distance of the grid, and where: a median would not see the runs that fail."""
-    grid = np.mean(kept(results, cell)["at_server" if isinstance(cell, Server) else "distance"], axis=0)
-    place = np.unravel_index(np.argmin(grid), grid.shape)
-    axes = (SHARES,) if isinstance(cell, Server) else (CLIPS, PATHS)
-    return float(grid[place]), tuple(axis[i] for axis, i in zip(axes, place, strict=True))
+AXES = {"distance": (CLIPS, PATHS), "at_server": (SHARES,)}
 
 
-def report(results: Results) -> list[Table]:
-    constant, server = [], []
-    for cell in results.cells:
-        distance, place = best(results, cell)  # type: ignore[arg-type]
-        figures = (f"{distance:.4f}", *(f"{value:g}" for value in place))
-        if isinstance(cell, Server):
-            server.append((str(cell.rounds), *figures))
-        elif isinstance(cell, Constant):
-            constant.append(("at 0.2" if cell.from_start else "random", str(cell.rounds), *figures))
-    (epsilon,) = results.cells[0].epsilons  # type: ignore[attr-defined]
-    note = f"Mean distance at ε = {epsilon:g} ({ADJACENCY}), the smallest of a grid."
-    return [
-        Table("CENTAUR with a constant step", ("start", "rounds", "distance", "ζ", "η T ζ"), tuple(constant), (note,)),
-        Table("Jain et al., from 0.2", ("rounds", "distance", "share of the unreached norm"), tuple(server), (note,)),
-    ]
+def best(row: Row[Cell], name: str, place: int | None = None) -> float:
+    """The smallest mean distance of the grid, or where it is: a median would not see the runs that fail."""
+    grid = np.mean(row[name], axis=0)
+    index = np.unravel_index(np.argmin(grid), grid.shape)
+    return float(grid[index]) if place is None else AXES[name][place][index[place]]
 
 
-def plot(results: Results) -> Any:
-    cells = [cell for cell in results.cells if isinstance(cell, Constant)]
-    figure, axes = new_figure(len(cells))
-    for axis, cell in zip(axes, cells, strict=True):
-        grid = np.mean(kept(results, cell)["distance"], axis=0)
-        for clip_norm, row in zip(CLIPS, grid, strict=True):
-            axis.plot(PATHS, row, "o-", markersize=3, label=f"ζ = {clip_norm:g}")
-        start = "from 0.2" if cell.from_start else "random start"
-        axis.set(title=f"{start}, T = {cell.rounds}", xlabel="η T ζ", xscale="log", yscale="log")
+def grid_columns(name: str, *places: str) -> tuple[Column, ...]:
+    found = (Column(title, partial(best, name=name, place=i)) for i, title in enumerate(places))
+    return Column("rounds"), Column("distance", partial(best, name=name), 4), *found
+
+
+def note(results: Results[Cell]) -> str:
+    (epsilon,) = results.cells[0].epsilons
+    return f"Mean distance at ε = {epsilon:g} ({ADJACENCY}), the smallest of a grid."
+
+
+TABLES = (
+    Tabulated[Cell](
+        "CENTAUR with a constant step",
+        (
+            Column("start", lambda row: "at 0.2" if row.cell.from_start else "random"),
+            *grid_columns("distance", "ζ", "η T ζ"),
+        ),
+        (note,),
+        lambda results: rows_of_kind(results, Constant),
+    ),
+    Tabulated[Cell](
+        "Jain et al., from 0.2",
+        grid_columns("at_server", "share of the unreached norm"),
+        (note,),
+        lambda results: rows_of_kind(results, Server),
+    ),
+)
+
+
+def plot(results: Results[Cell]) -> "Figure":
+    rows = rows_of_kind(results, Constant)
+    figure, axes = new_figure(len(rows))
+    for axis, row in zip(axes, rows, strict=True):
+        for clip_norm, distances in zip(CLIPS, np.mean(row["distance"], axis=0), strict=True):
+            axis.plot(PATHS, distances, "o-", markersize=3, label=f"ζ = {clip_norm:g}")
+        start = "from 0.2" if row.cell.from_start else "random start"
+        axis.set(title=f"{start}, T = {row.cell.rounds}", xlabel="η T ζ", xscale="log", yscale="log")
     axes[0].set_ylabel("distance to the true subspace")
-    legend_below(figure, axes[0])
-    return figure
+    return legend_below(figure, axes[0])
 
 
-EXPERIMENT = experiment(
+EXPERIMENT = Experiment[Cell](
     name="centaur-settings",
     summary="Clip norm, rounds and step of CENTAUR at a fixed ε, searched on draws that no table uses",
-    presets=CENTAUR_SETTINGS,
-    cells=cells,
+    presets={
+        "smoke": Preset(sizes((10,), (2,), 200), 2),
+        "laptop": Preset(sizes((10, 20, 40, 80), (1, 2, 4, 8), 1000), 8),
+        "paper": Preset(sizes((10, 20, 40, 80), (1, 2, 4, 8), 1000), 24),
+    },
     replicate=replicate,
-    report=report,
+    tables=TABLES,
     plot=plot,
 )

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from .._typing import Key
 from ..data import SharedSubspace, SubspaceProblem
 from ..representation import local_ridge, mean_distance
 from ..subspaces import subspace_distance
-from ..sweep import Results
+from ..sweep import Estimate, Results
 from ._budget import (
     ADJACENCY,
     DELTA,
@@ -24,11 +26,15 @@ from ._budget import (
     spend,
     spend_at_server,
 )
-from ._centaur import RANK, STEP, draw, never_reached
-from ._old import experiment, fit, kept, legend_below, mean, new_figure, ratio
-from ._presets import CENTAUR_TRADEOFF, CentaurTradeoff
-from ._table import Table
+from ._experiment import Experiment, Preset
+from ._figure import legend_below, new_figure, points, sizes_below
+from ._slopes import fit
+from ._subspace_problems import RANK, STEP, draw, never_reached
+from ._table import Column, Row, Tabulated, rows_of_kind
 
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MULTIPLIER = 0.25  # σ of the whole budget as one release, where the errors in d are compared
 
@@ -78,9 +84,10 @@ class Dimension:
 Cell: TypeAlias = Budget | Dimension
 
 
-def cells(preset: CentaurTradeoff) -> tuple[Cell, ...]:
-    budgets = (Budget(series, preset.epsilons, preset.clients) for series in (*SERIES, "local"))
-    return (*budgets, *(Dimension(features, preset.many_clients) for features in preset.features))
+def sizes(epsilons: tuple[float, ...], clients: int, features: tuple[int, ...], many_clients: int) -> tuple[Cell, ...]:
+    """Every ε at `clients`; every number of features at `many_clients`."""
+    budgets = (Budget(series, epsilons, clients) for series in (*SERIES, "local"))
+    return (*budgets, *(Dimension(number, many_clients) for number in features))
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -148,111 +155,141 @@ def _dimension(key: Key, cell: Dimension) -> dict[str, Array]:
     }
 
 
-def budgets(results: Results) -> dict[str, Budget]:
-    return {cell.series: cell for cell in results.cells if isinstance(cell, Budget)}
+def label(row: Row[Budget]) -> str:
+    return SERIES.get(row.cell.series, "local ridge")
 
 
-def dimensions(results: Results) -> list[Dimension]:
-    return sorted((c for c in results.cells if isinstance(c, Dimension)), key=lambda c: c.features)
+def with_output(output: str, results: Results[Cell]) -> list[Row[Budget]]:
+    return [row for row in rows_of_kind(results, Budget) if output in row.outputs]
 
 
-def report(results: Results) -> list[Table]:
-    found = budgets(results)
-    first = next(iter(found.values()))
-    epsilons = first.epsilons
-    both = [privacy.epsilon(noise_for(e, 40), 40, delta=DELTA, adjacency="replace-one") for e in epsilons]
-    columns = ("", *(f"ε = {e:g} ({other:.2f})" for e, other in zip(epsilons, both, strict=True)))
-    note = f"ε under {ADJACENCY} at δ = {DELTA:g} (in brackets the same run's ε under replace-one), of all rounds."
-    size = f"n = {first.clients}, m = {first.samples}, d = {first.features}, k = {RANK}"
-    distance, error = (
-        tuple(
-            (SERIES.get(name, "local ridge"), *(mean(column).text(4) for column in kept(results, cell)[output].T))
-            for name, cell in found.items()
-            if output in results[cell]
-        )
-        for output in ("distance", "error")
-    )
-    spent = "“From 0.2” starts at a basis at that distance, as the theorem asks, and pays nothing for it."
-    clipped = f"Share of updates clipped at ε = {epsilons[-1]:g}: {_shares(results, found)}."
-    return [
-        Table(f"Distance to the true subspace, {size}", columns, distance, (note, spent, clipped)),
-        Table(
-            f"Error of the clients' coefficients, relative, {size}", columns, error, ("Local ridge spends nothing.",)
+def at_epsilon(row: Row[Budget], output: str, number: int) -> Estimate:
+    return Estimate.of(row[output][:, number])
+
+
+def epsilon_columns(output: str, results: Results[Cell]) -> list[Column]:
+    """An ε each, and in brackets the same run's under replace-one."""
+    epsilons = rows_of_kind(results, Budget)[0].cell.epsilons
+    both = (privacy.epsilon(noise_for(e, 40), 40, delta=DELTA, adjacency="replace-one") for e in epsilons)
+    titles = (f"ε = {e:g} ({other:.2f})" for e, other in zip(epsilons, both, strict=True))
+    estimates = (Column(title, partial(at_epsilon, output=output, number=i), 4) for i, title in enumerate(titles))
+    return [Column("", label), *estimates]
+
+
+def sized(text: str, results: Results[Cell]) -> str:
+    cell = rows_of_kind(results, Budget)[0].cell
+    return f"{text}, n = {cell.clients}, m = {cell.samples}, d = {cell.features}, k = {RANK}"
+
+
+def clipped(results: Results[Cell]) -> str:
+    rows = with_output("clipped", results)
+    shares = (f"{label(row)} {100 * row['clipped'][:, -1].mean():.0f} %" for row in rows)
+    return f"Share of updates clipped at ε = {rows[0].cell.epsilons[-1]:g}: {', '.join(shares)}."
+
+
+AGAINST = {  # output: its title, digits and the theory's slope
+    "centaur": ("CENTAUR", 4, "1"),
+    "jain": ("Jain et al.", 4, "1.5"),
+    "tight": ("Jain et al., tight", 4, "–"),
+    "ratio": ("Jain / CENTAUR", 1, "0.5"),
+}
+
+
+def against(row: Row[Dimension], output: str) -> Estimate:
+    """A mean distance, or the ratio of both."""
+    return row.ratio("jain", "centaur") if output == "ratio" else row.mean(output)
+
+
+def slope(rows: Sequence[Row[Dimension]], output: str) -> Estimate:
+    return fit([row.cell.features for row in rows], [against(row, output) for row in rows]).slope
+
+
+def with_slopes(results: Results[Cell]) -> list[Row[Dimension]]:
+    """The rows of each d, and two whose part is their text."""
+    rows = rows_of_kind(results, Dimension)
+    slopes = {"d": "log-log slope", **{name: str(slope(rows, name)) for name in AGAINST}}
+    theory = {"d": "theory", **{name: text for name, (*_, text) in AGAINST.items()}}
+    return [*rows, *(Row(rows[0].cell, {}, part) for part in (slopes, theory))]
+
+
+def shown(row: Row[Dimension], output: str) -> str | Estimate:
+    return row.part[output] if row.part else against(row, output)
+
+
+def largest_clipped(results: Results[Cell]) -> str:
+    share = max(row["largest_clipped"].max() for row in rows_of_kind(results, Dimension))
+    return f"client's averaged moments reach. Largest share of clients clipped in a round: {100 * share:.1f} %."
+
+
+TABLES = (
+    Tabulated[Cell](
+        partial(sized, "Distance to the true subspace"),
+        partial(epsilon_columns, "distance"),
+        (
+            f"ε under {ADJACENCY} at δ = {DELTA:g} (in brackets the same run's ε under replace-one), of all rounds.",
+            "“From 0.2” starts at a basis at that distance, as the theorem asks, and pays nothing for it.",
+            clipped,
         ),
-        *_dimension_tables(results),
-    ]
+        partial(with_output, "distance"),
+    ),
+    Tabulated[Cell](
+        partial(sized, "Error of the clients' coefficients, relative"),
+        partial(epsilon_columns, "error"),
+        ("Local ridge spends nothing.",),
+        partial(with_output, "error"),
+    ),
+    Tabulated[Cell](
+        "Distance at one total budget, from distance 0.2",
+        (
+            Column("d", lambda row: row.part["d"] if row.part else row.cell.features),
+            *(Column(title, partial(shown, output=name), digits) for name, (title, digits, _) in AGAINST.items()),
+        ),
+        (
+            lambda results: (
+                f"n = {rows_of_kind(results, Dimension)[0].cell.clients}; noise of one release at "
+                f"σ = {MULTIPLIER}, spread over 40 and {JAIN_ROUNDS} rounds."
+            ),
+            "Clip norms grow as the analyses say, ∝ √d and ∝ d; “tight” is Jain et al. at the smallest norms that no",
+            largest_clipped,
+        ),
+        with_slopes,
+        group=lambda row: row.part is None,
+    ),
+)
 
 
-def _shares(results: Results, found: dict[str, Budget]) -> str:
-    return ", ".join(
-        f"{SERIES[name]} {100 * results[cell]['clipped'][:, -1].mean():.0f} %"
-        for name, cell in found.items()
-        if "clipped" in results[cell]
-    )
-
-
-def _dimension_tables(results: Results) -> list[Table]:
-    listed = dimensions(results)
-    series = {name: [mean(kept(results, cell)[name]) for cell in listed] for name in ("centaur", "jain", "tight")}
-    series["ratio"] = [ratio(kept(results, cell)["jain"], kept(results, cell)["centaur"]) for cell in listed]
-    digits = {"centaur": 4, "jain": 4, "tight": 4, "ratio": 1}
-    rows = [
-        (str(cell.features), *(points[i].text(digits[name]) for name, points in series.items()))
-        for i, cell in enumerate(listed)
-    ]
-    slopes = (str(fit([cell.features for cell in listed], points).slope) for points in series.values())
-    clipped = max(kept(results, cell)["largest_clipped"].max() for cell in listed)
-    notes = (
-        f"n = {listed[0].clients}; noise of one release at σ = {MULTIPLIER}, spread over 40 and {JAIN_ROUNDS} rounds.",
-        "Clip norms grow as the analyses say, ∝ √d and ∝ d; “tight” is Jain et al. at the smallest norms that no",
-        f"client's averaged moments reach. Largest share of clients clipped in a round: {100 * clipped:.1f} %.",
-    )
-    return [
-        Table(
-            "Distance at one total budget, from distance 0.2",
-            ("d", "CENTAUR", "Jain et al.", "Jain et al., tight", "Jain / CENTAUR"),
-            (*rows, ("log-log slope", *slopes), ("theory", "1", "1.5", "–", "0.5")),
-            notes,
-            (len(rows),),
-        )
-    ]
-
-
-def plot(results: Results) -> Any:
+def plot(results: Results[Cell]) -> "Figure":
     figure, axes = new_figure(3, shared=False)
-    for name, cell in budgets(results).items():
-        label = SERIES.get(name, "local ridge")
-        for axis, output in zip(axes, ("distance", "error"), strict=False):
-            if output in results[cell]:
-                points = [mean(column) for column in kept(results, cell)[output].T]
-                values, errors = zip(*points, strict=True)
-                style = "k--" if name == "local" else "o-"
-                axis.errorbar(cell.epsilons, values, errors, fmt=style, markersize=4, capsize=2, label=label)
-    for axis, title in zip(axes, ("distance to the subspace", "relative error of coefficients"), strict=False):
-        axis.set(xscale="log", yscale="log", xlabel=f"ε ({ADJACENCY}, δ = {DELTA:g})", title=title)
-        ticks = next(iter(budgets(results).values())).epsilons
-        axis.set_xticks(ticks, [f"{e:g}" for e in ticks])
-        axis.minorticks_off()
-    sizes = [cell.features for cell in dimensions(results)]
-    for name, label in (("centaur", "CENTAUR"), ("jain", "Jain et al."), ("tight", "Jain et al., tight")):
-        points = [mean(kept(results, cell)[name]) for cell in dimensions(results)]
-        values, errors = zip(*points, strict=True)
-        slope = fit(sizes, points).slope.text(2)
-        axes[2].errorbar(sizes, values, errors, fmt="o-", markersize=4, capsize=2, label=f"{label}, slope {slope}")
-    axes[2].set(xscale="log", yscale="log", xlabel="features d", title="one budget, nothing clipped")
-    axes[2].set_xticks(sizes, [str(size) for size in sizes])
-    axes[2].minorticks_off()
+    for axis, output, title in zip(
+        axes, ("distance", "error"), ("distance to the subspace", "relative error of coefficients"), strict=False
+    ):
+        for row in with_output(output, results):
+            epsilons, fmt = row.cell.epsilons, "k--" if row.cell.series == "local" else "o-"
+            estimates = (at_epsilon(row, output, i) for i in range(len(epsilons)))
+            points(axis, epsilons, estimates, label(row), fmt=fmt)
+        axis.set(yscale="log", xlabel=f"ε ({ADJACENCY}, δ = {DELTA:g})", title=title)
+        sizes_below(axis, epsilons)
+    rows = rows_of_kind(results, Dimension)
+    features = [row.cell.features for row in rows]
+    for name, (title, _, _) in list(AGAINST.items())[:3]:
+        text = f"{title}, slope {slope(rows, name).text(2)}"
+        points(axes[2], features, (row.mean(name) for row in rows), text)
+    axes[2].set(yscale="log", xlabel="features d", title="one budget, nothing clipped")
+    sizes_below(axes[2], features)
     axes[2].legend(frameon=False, fontsize=8)
-    legend_below(figure, axes[1], columns=3)
-    return figure
+    return legend_below(figure, axes[1], columns=3)
 
 
-EXPERIMENT = experiment(
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
+EXPERIMENT = Experiment[Cell](
     name="centaur-tradeoff",
     summary="CENTAUR's error against ε: our default, the theorem's setting, Jain et al. and local training",
-    presets=CENTAUR_TRADEOFF,
-    cells=cells,
+    presets={
+        "smoke": Preset(sizes((1.0, 4.0), 300, (8, 16), 500), 3),
+        "laptop": Preset(sizes(EPSILONS, 1000, (25, 50, 100), 4000), 10),
+        "paper": Preset(sizes(EPSILONS, 1000, (25, 50, 100), 4000), 40),
+    },
     replicate=replicate,
-    report=report,
+    tables=TABLES,
     plot=plot,
 )

@@ -1,8 +1,7 @@
 """The constants c1, c2 of CLAIR as published, tuned on draws that no table uses."""
 
 import dataclasses
-import math
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +11,30 @@ from jaxtyping import Array
 from .._status import Status
 from .._typing import Key
 from ..alignment import clair, label_oracle
-from ..sweep import Results
-from . import _section7
-from ._old import experiment, kept, legend_below, mean, new_figure
-from ._presets import PRESETS, Preset
-from ._section7 import PUBLISHED, SIZE_TITLES, SOLVER, Constants, by_dimension, mean_square_error
-from ._table import Table
+from ..sweep import Estimate, Results
+from . import _clair_simulations as simulations
+from ._clair_simulations import PUBLISHED, RANK, SIZES, SOLVER, Constants, by_dimension, mean_square_error
+from ._experiment import Experiment, Preset
+from ._figure import legend_below, new_figure
+from ._table import Column, Row, Tabulated
 
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 C1 = (0.7, 1.4, 2.8)
 RATIOS = (2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5, 5.0, 6.0)  # c2 / c1
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell(_section7.Cell):
+class Cell(simulations.Cell):
     """A cell of Table 1. The field `purpose` gives it other keys, so that no table repeats its draws."""
 
     purpose: str = "tuning"
 
 
-def cells(preset: Preset) -> tuple[Cell, ...]:
-    return tuple(Cell(**dataclasses.asdict(cell)) for cell in _section7.cells(preset))
+def sizes(dimensions: tuple[int, ...], clients: tuple[int, ...]) -> tuple[Cell, ...]:
+    return tuple(Cell(**dataclasses.asdict(cell)) for cell in simulations.sizes(dimensions, clients))
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -53,65 +55,77 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return {"ratio": ratio.reshape(shape), "rank": rank.reshape(shape), "solved": solved.reshape(shape)}
 
 
-def best(results: Results) -> dict[int, Constants]:
-    """By p, a grid point whose worst cell over K has the smallest mean error relative to the label oracle.
+class Point(NamedTuple):
+    """A point of the grid: c1, and c2 over it."""
+
+    c1: int
+    proportion: int
+
+    @property
+    def constants(self) -> Constants:
+        return Constants(C1[self.c1], C1[self.c1] * RATIOS[self.proportion])
+
+
+def best(rows: list[Row[Cell]]) -> Point:
+    """A grid point whose worst cell over K has the smallest mean error relative to the label oracle.
 
     Large parts of the grid are equal up to noise: of the points within 1 % of the smallest it is the middle one, in
     the order of c2/c1.
     """
-    found = {}
-    for dimension, row in by_dimension(results).items():
-        worst = np.max([kept(results, cell)["ratio"].mean(0) for cell in row], axis=0)
-        relative = worst.T / worst.min()
-        near = np.argwhere(relative <= 1.01)
-        j, i = near[len(near) // 2]
-        found[dimension] = Constants(C1[i], C1[i] * RATIOS[j])
-    return found
+    worst = np.max([row["ratio"].mean(0) for row in rows], axis=0)
+    near = np.argwhere(worst.T / worst.min() <= 1.01)
+    j, i = near[len(near) // 2]
+    return Point(int(i), int(j))
 
 
-def report(results: Results) -> list[Table]:
-    rows = []
-    for dimension, (c1, c2) in best(results).items():
-        i, j = C1.index(c1), int(np.argmin(np.abs(np.array(RATIOS) * c1 - c2)))
-        for cell in by_dimension(results)[dimension]:
-            outputs = {name: values[:, i, j] for name, values in kept(results, cell).items()}
-            recorded = PUBLISHED.get(dimension, Constants(math.nan, math.nan))
-            rows.append(
-                (
-                    *_section7.size_columns(cell),
-                    f"{c1:g}, {c2:g}",
-                    f"{recorded.c1:g}, {recorded.c2:g}",
-                    str(mean(outputs["ratio"])),
-                    f"{np.mean(outputs['rank'] == _section7.RANK):.2f}",
-                    f"{np.mean(outputs['solved']):.2f}",
-                )
-            )
-    title = "CLAIR as published: constants c1, c2 in the middle of the smallest worst error over K"
-    columns = (*SIZE_TITLES, "best c1, c2", "recorded c1, c2", "error / label oracle", "rank 2 found", "solved")
-    return [Table(title, columns, tuple(rows), _section7.failure_notes(results))]
+def chosen(results: Results[Cell]) -> list[Row[Cell]]:
+    """The rows, each with the best point of its p."""
+    groups = ((rows, best(rows)) for rows in by_dimension(results))
+    return [Row(row.cell, row.outputs, point) for rows, point in groups for row in rows]
 
 
-def plot(results: Results) -> Any:
+def at_best(row: Row[Cell], name: str) -> np.ndarray:
+    return row[name][:, row.part.c1, row.part.proportion]
+
+
+def show(constants: Constants | None) -> str | None:
+    return None if constants is None else f"{constants.c1:g}, {constants.c2:g}"
+
+
+TABLE = Tabulated[Cell](
+    "CLAIR as published: constants c1, c2 in the middle of the smallest worst error over K",
+    (
+        *(*SIZES, Column("best c1, c2", lambda row: show(row.part.constants))),
+        Column("recorded c1, c2", lambda row: show(PUBLISHED.get(row.cell.dimension))),
+        Column("error / label oracle", lambda row: Estimate.of(at_best(row, "ratio"))),
+        Column("rank 2 found", lambda row: float(np.mean(at_best(row, "rank") == RANK)), 2),
+        Column("solved", lambda row: float(np.mean(at_best(row, "solved"))), 2),
+    ),
+    rows=chosen,
+)
+
+
+def plot(results: Results[Cell]) -> "Figure":
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
-    for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
-        for number, cell in enumerate(row):
-            ratios = kept(results, cell)["ratio"].mean(0)
-            for i, c1 in enumerate(C1):
-                style = ("-", "--", ":")[i]
-                axis.plot(RATIOS, ratios[i], style, color=f"C{number}", label=f"K = {cell.clients}, c1 = {c1:g}")
-        axis.set(title=f"p = q = {dimension}", xlabel="c2 / c1", yscale="log")
+    for axis, rows in zip(axes, groups, strict=True):
+        for number, row in enumerate(rows):
+            for c1, ratios, style in zip(C1, row["ratio"].mean(0), ("-", "--", ":"), strict=True):
+                axis.plot(RATIOS, ratios, style, color=f"C{number}", label=f"K = {row.cell.clients}, c1 = {c1:g}")
+        axis.set(title=f"p = q = {rows[0].cell.dimension}", xlabel="c2 / c1", yscale="log")
     axes[0].set_ylabel("error / label oracle")
-    legend_below(figure, axes[0], columns=len(C1))
-    return figure
+    return legend_below(figure, axes[0], columns=len(C1))
 
 
-EXPERIMENT = experiment(
+EXPERIMENT = Experiment[Cell](
     name="clair-constants",
     summary="CLAIR section 7: the published procedure's constants c1, c2, tuned on draws that no table uses",
-    presets=PRESETS["clair-constants"],
-    cells=cells,
+    presets={
+        "smoke": Preset(sizes((10,), (5,)), 2),
+        "laptop": Preset(sizes((10, 20, 50), (5, 10, 20)), 20),
+        "paper": Preset(sizes((10, 20, 50), (5, 10, 20)), 100),
+    },
     replicate=replicate,
-    report=report,
+    tables=[TABLE],
     plot=plot,
 )

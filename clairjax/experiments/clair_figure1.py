@@ -1,7 +1,8 @@
 """CLAIR, Figure 1: distance of the estimated row space from the true one as the number of clients grows."""
 
 import math
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from jaxtyping import Array
 
@@ -9,22 +10,16 @@ from .._typing import Key
 from ..alignment import Decomposition, Election, decompose, elect
 from ..subspaces import subspace_distance
 from ..sweep import Estimate, Results
-from ._old import experiment, fit, kept, legend_below, mean, new_figure, status_number
-from ._presets import PRESETS
-from ._section7 import (
-    RANK,
-    SIZE_TITLES,
-    SOLVER,
-    Cell,
-    by_dimension,
-    cells,
-    failure_notes,
-    published_constants,
-    rules,
-    size_columns,
-)
-from ._table import Table
+from ._clair_simulations import RANK, SIZES, SOLVER, Cell, by_dimension, published_constants, sizes
+from ._experiment import Experiment, Preset
+from ._figure import legend_below, new_figure, points, sizes_below
+from ._slopes import Line, fit
+from ._status_number import status_number
+from ._table import Column, Row, Tabulated
 
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 THEORY = -0.5
 SERIES = {"auto": "clair", "published": "as published"}
@@ -43,90 +38,92 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return outputs | {f"{name}_status": status_number(result.status) for name, result in found.items()}
 
 
-def distances(results: Results, cell: Cell, series: str) -> Estimate:
+def distance(row: Row[Cell], series: str) -> Estimate:
     """Mean distance where the rank found is the true one; elsewhere the distance is 1 and is counted apart."""
-    outputs = kept(results, cell)
-    return mean(outputs[series][outputs[f"{series}_rank"] == RANK])
+    return Estimate.of(row[series][row[f"{series}_rank"] == RANK])
 
 
-def report(results: Results) -> list[Table]:
-    groups = by_dimension(results)
-    ordered = [cell for row in groups.values() for cell in row]
-    rows = []
-    for cell in ordered:
-        outputs = kept(results, cell)
-        missed = (str(int((outputs[f"{name}_rank"] != RANK).sum())) for name in SERIES)
-        means = (distances(results, cell, name).text(4) for name in SERIES)
-        root = math.sqrt(cell.clients)
-        scaled = Estimate(*(root * part for part in distances(results, cell, "auto")))
-        rows.append((*size_columns(cell), *means, str(scaled), *missed))
-    slopes = []
-    for row in groups.values():
-        sizes = [cell.clients for cell in row], [cell.benign - 1 for cell in row]
-        lines = (
-            fit(size, [distances(results, cell, name) for cell in row]).slope for size in sizes for name in SERIES
-        )
-        slopes.append((*size_columns(row[0])[:2], *map(str, lines), f"{THEORY}"))
-    replicates = len(next(iter(results.failed.values())))
-    return [
-        Table(
-            f"CLAIR, Figure 1: ‖P_Â − P_A‖, mean over {replicates} replicates ±standard error",
-            (*SIZE_TITLES, *SERIES.values(), "clair × √K", *(f"rank missed, {label}" for label in SERIES.values())),
-            tuple(rows),
-            ("Replicates with a rank other than 2 are left out of the means.", *failure_notes(results)),
-            rules(ordered),
+def scaled(row: Row[Cell]) -> Estimate:
+    return Estimate(*(math.sqrt(row.cell.clients) * part for part in distance(row, "auto")))
+
+
+def missed(row: Row[Cell], series: str) -> int:
+    return int((row[f"{series}_rank"] != RANK).sum())
+
+
+def line(rows: list[Row[Cell]], series: str, less: int = 0) -> Line:
+    """Of the distance on K, or on |C| `less` some."""
+    sizes = [row.cell.benign - less if less else row.cell.clients for row in rows]
+    return fit(sizes, [distance(row, series) for row in rows])
+
+
+def slope(row: Row[Cell], series: str, less: int) -> Estimate:
+    return line(row.part, series, less).slope
+
+
+TABLES = (
+    Tabulated[Cell](
+        lambda results: f"CLAIR, Figure 1: ‖P_Â − P_A‖, mean over {results.replicates} replicates ±standard error",
+        (
+            *SIZES,
+            *(Column(label, partial(distance, series=name), 4) for name, label in SERIES.items()),
+            Column("clair × √K", scaled),
+            *(Column(f"rank missed, {label}", partial(missed, series=name)) for name, label in SERIES.items()),
         ),
-        Table(
-            "Slope of log distance on log K, and on log (|C| − 1)",
-            (
-                *SIZE_TITLES[:2],
-                *(f"{label} on {x}" for x in ("K", "|C| − 1") for label in SERIES.values()),
-                "theory",
+        ("Replicates with a rank other than 2 are left out of the means.",),
+        group="dimension",
+    ),
+    Tabulated[Cell](
+        "Slope of log distance on log K, and on log (|C| − 1)",
+        (
+            *SIZES[:2],
+            *(
+                Column(f"{label} on {x}", partial(slope, series=name, less=less))
+                for x, less in (("K", 0), ("|C| − 1", 1))
+                for name, label in SERIES.items()
             ),
-            tuple(slopes),
-            ("About the mean of |C| members there are |C| − 1 differences to go by: that bends the line at small K.",),
+            Column("theory", lambda row: THEORY),
         ),
-    ]
+        ("About the mean of |C| members there are |C| − 1 differences to go by: that bends the line at small K.",),
+        lambda results: (Row(rows[0].cell, {}, rows) for rows in by_dimension(results)),
+    ),
+)
 
 
-def plot(results: Results) -> Any:
+def plot(results: Results[Cell]) -> "Figure":
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
-    for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
-        sizes = [cell.benign - 1 for cell in row]
-        for (name, label), (marker, fill) in zip(SERIES.items(), (("o", None), ("s", "none")), strict=True):
-            points = [distances(results, cell, name) for cell in row]
-            line = fit(sizes, points)
-            values, errors = zip(*points, strict=True)
-            size = 8 if fill else 4  # the one around the other where they coincide
-            (drawn, *_) = axis.errorbar(
-                sizes, values, errors, fmt=marker, markersize=size, markerfacecolor=fill, capsize=2, label=label
-            )
-            axis.plot(sizes, [line.at(x) for x in sizes], color=drawn.get_color(), linewidth=0.9)
-            place = (0.96, 0.95) if name == "auto" else (0.96, 0.87)
-            text = f"slope on |C| − 1: {line.slope.text(2)}"
-            axis.text(
-                *place, text, color=drawn.get_color(), transform=axis.transAxes, ha="right", va="top", fontsize=9
-            )
-        start = distances(results, row[0], "auto").value
-        guide = [start * (x / sizes[0]) ** THEORY for x in sizes]
+    for axis, rows in zip(axes, groups, strict=True):
+        sizes = [row.cell.benign - 1 for row in rows]
+        # the second marker goes around the first where they coincide
+        for (name, label), height, fmt, markersize in zip(SERIES.items(), (0.95, 0.87), "os", (4, 8), strict=True):
+            fitted, filled = line(rows, name, 1), "none" if markersize == 8 else None
+            estimates = [distance(row, name) for row in rows]
+            drawn = points(axis, sizes, estimates, label, fmt=fmt, markersize=markersize, markerfacecolor=filled)
+            style = {"color": drawn.get_color()}
+            axis.plot(sizes, list(map(fitted.at, sizes)), linewidth=0.9, **style)
+            text = f"slope on |C| − 1: {fitted.slope.text(2)}"
+            axis.text(0.96, height, text, transform=axis.transAxes, ha="right", va="top", fontsize=9, **style)
+        guide = [distance(rows[0], "auto").value * (x / sizes[0]) ** THEORY for x in sizes]
         axis.plot(sizes, guide, "k--", linewidth=0.8, label="theory, slope −1/2")
-        axis.set(title=f"p = q = {dimension}, n = {row[0].samples}", xlabel="members but one, |C| − 1", xscale="log")
-        axis.set_xticks(sizes, list(map(str, sizes)))
-        axis.minorticks_off()
+        cell = rows[0].cell
+        axis.set(title=f"p = q = {cell.dimension}, n = {cell.samples}", xlabel="members but one, |C| − 1")
+        sizes_below(axis, sizes)
     axes[0].set_ylabel("‖P_Â − P_A‖")
-    if any(distances(results, cell, name).value > 0 for row in groups.values() for cell in row for name in SERIES):
+    if any(distance(row, name).value > 0 for rows in groups for row in rows for name in SERIES):
         axes[0].set_yscale("log")  # of the panels that share it
-    legend_below(figure, axes[0])
-    return figure
+    return legend_below(figure, axes[0])
 
 
-EXPERIMENT = experiment(
+EXPERIMENT = Experiment[Cell](
     name="clair-fig1",
     summary="CLAIR, Figure 1: error of the shared row space against the number of clients, slope beside the theory's",
-    presets=PRESETS["clair-fig1"],
-    cells=cells,
+    presets={
+        "smoke": Preset(sizes((10,), (5, 10, 20)), 4),
+        "laptop": Preset(sizes((10, 20, 50), (10, 20, 40, 80, 160)), 20),
+        "paper": Preset(sizes((10, 20, 50), (5, 10, 20, 40, 80, 160)), 100),
+    },
     replicate=replicate,
-    report=report,
+    tables=TABLES,
     plot=plot,
 )

@@ -1,6 +1,6 @@
 """CLAIR, Table 1: mean squared Frobenius error of each method, averaged over clients."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -8,25 +8,30 @@ from jaxtyping import Array
 from .._typing import Key
 from ..alignment import clair, elect, fedavg, label_oracle, local, oracle_fedavg, refine
 from ..sweep import Results
-from ._old import experiment, kept, legend_below, mean, new_figure, ratio, status_number
-from ._presets import PRESETS
-from ._section7 import (
-    SIZE_TITLES,
+from ._clair_simulations import (
+    SIZES,
     SOLVER,
     Cell,
     by_dimension,
-    cells,
-    failure_notes,
+    clients_below,
+    in_paper,
     law_note,
     mean_square_error,
+    printed,
     published_constants,
-    rules,
-    size_columns,
+    sizes,
 )
-from ._table import Table
+from ._experiment import Experiment, Preset
+from ._figure import legend_below, new_figure, points
+from ._status_number import status_number
+from ._table import Column, Tabulated, rows_of
 
 
-class Row(NamedTuple):
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Printed(NamedTuple):
     """A row as printed."""
 
     local: float
@@ -36,22 +41,17 @@ class Row(NamedTuple):
 
 
 PAPER = {  # by p, n, K
-    (10, 100, 5): Row(1.121, 1.109, 6.102, 15.262),
-    (10, 100, 10): Row(1.117, 0.722, 7.457, 17.094),
-    (10, 100, 20): Row(1.126, 0.648, 8.156, 18.144),
-    (20, 150, 5): Row(3.085, 2.055, 24.715, 35.575),
-    (20, 150, 10): Row(3.093, 1.735, 29.977, 38.623),
-    (20, 150, 20): Row(3.097, 1.581, 32.617, 41.660),
-    (50, 300, 5): Row(10.052, 6.070, 148.871, 179.855),
-    (50, 300, 10): Row(10.054, 5.146, 183.551, 201.606),
-    (50, 300, 20): Row(10.041, 4.678, 200.977, 212.679),
+    (10, 100, 5): Printed(1.121, 1.109, 6.102, 15.262),
+    (10, 100, 10): Printed(1.117, 0.722, 7.457, 17.094),
+    (10, 100, 20): Printed(1.126, 0.648, 8.156, 18.144),
+    (20, 150, 5): Printed(3.085, 2.055, 24.715, 35.575),
+    (20, 150, 10): Printed(3.093, 1.735, 29.977, 38.623),
+    (20, 150, 20): Printed(3.097, 1.581, 32.617, 41.660),
+    (50, 300, 5): Printed(10.052, 6.070, 148.871, 179.855),
+    (50, 300, 10): Printed(10.054, 5.146, 183.551, 201.606),
+    (50, 300, 20): Printed(10.041, 4.678, 200.977, 212.679),
 }
-OURS = ("clair", "shrink", "label oracle")
-CURVES = {  # output, its label and its marker in the plot
-    "published": ("CLAIR as published", "v"),
-    "auto": ("clair", "o"),
-    "shrink": ("clair, shrink", "D"),
-}
+CURVES = {"published": ("CLAIR as published", "v"), "auto": ("clair", "o"), "shrink": ("clair, shrink", "D")}
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -79,94 +79,72 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     }
 
 
-def report(results: Results) -> list[Table]:
-    ordered = [cell for row in by_dimension(results).values() for cell in row]
-    against, ours = [], []
-    for cell in ordered:
-        outputs = kept(results, cell)
-        paper = PAPER.get((cell.dimension, cell.samples, cell.clients))
-        pairs = [("local", "local"), ("published", "clair"), ("oracle_fedavg", "oracle_fedavg"), ("fedavg", "fedavg")]
-        texts = [
-            (str(mean(outputs[name])), f"{getattr(paper, column):.3f}" if paper else "") for name, column in pairs
-        ]
-        against.append((*size_columns(cell), *(text for pair in texts for text in pair)))
-        ours.append(
-            (
-                *size_columns(cell),
-                f"{paper.clair:.3f}" if paper else "",
-                *(str(mean(outputs[name])) for name in ("published", "auto", "shrink", "label_oracle")),
-                *(str(ratio(outputs[name], outputs["label_oracle"])) for name in ("auto", "shrink")),
-            )
-        )
-    replicates = len(next(iter(results.failed.values())))
-    methods = ("local", "CLAIR as published", "oracle FedAvg", "FedAvg")
-    return [
-        Table(
-            f"CLAIR, Table 1: squared Frobenius error, mean over clients and {replicates} replicates ±standard error",
-            (*SIZE_TITLES, *(title for method in methods for title in (method, "paper"))),
-            tuple(against),
-            (law_note(ordered), "As published: fixed penalties, the program's own row space, largest gap, α = 1/2."),
-            rules(ordered),
+def status_note(results: Results[Cell]) -> str:
+    counts = {
+        results.labels[row.cell]: [int((row[f"{name}_status"] != 0).sum()) for name in ("auto", "published")]
+        for row in rows_of(results)
+    }
+    texts = (f"{label}: {ours} of clair, {theirs} as published" for label, (ours, theirs) in counts.items())
+    return f"Statuses other than converged: {'; '.join(texts)}." if any(map(any, counts.values())) else ""
+
+
+TABLES = (
+    Tabulated[Cell](
+        lambda results: (
+            "CLAIR, Table 1: squared Frobenius error, mean over clients and "
+            f"{results.replicates} replicates ±standard error"
         ),
-        Table(
-            "The same replicates with clairjax: tuned from the data alone",
-            (*SIZE_TITLES, "paper's CLAIR", "as published", *OURS, "clair / oracle", "shrink / oracle"),
-            tuple(ours),
-            (
-                "Label oracle: refinement with the true set and the true row space. Shrink may fall below it.",
-                *_status_notes(results, ordered),
-                *failure_notes(results),
-            ),
-            rules(ordered),
+        (
+            *SIZES,
+            *(Column("local"), printed(PAPER, "local")),
+            *(Column("CLAIR as published", "published"), printed(PAPER, "clair")),
+            *(Column("oracle FedAvg", "oracle_fedavg"), printed(PAPER, "oracle_fedavg")),
+            *(Column("FedAvg", "fedavg"), printed(PAPER, "fedavg")),
         ),
-    ]
+        (law_note, "As published: fixed penalties, the program's own row space, largest gap, α = 1/2."),
+        group="dimension",
+    ),
+    Tabulated[Cell](
+        "The same replicates with clairjax: tuned from the data alone",
+        (
+            *(*SIZES, printed(PAPER, "clair", "paper's CLAIR"), Column("as published", "published")),
+            *(Column("clair", "auto"), Column("shrink"), Column("label oracle", "label_oracle")),
+            Column("clair / oracle", lambda row: row.ratio("auto", "label_oracle")),
+            Column("shrink / oracle", lambda row: row.ratio("shrink", "label_oracle")),
+        ),
+        (
+            "Label oracle: refinement with the true set and the true row space. Shrink may fall below it.",
+            status_note,
+        ),
+        group="dimension",
+    ),
+)
 
 
-def _status_notes(results: Results, ordered: list[Cell]) -> tuple[str, ...]:
-    notes = []
-    for cell in ordered:
-        outputs = kept(results, cell)
-        counts = {name: int((outputs[f"{name}_status"] != 0).sum()) for name in ("auto", "published")}
-        if any(counts.values()):
-            notes.append(
-                f"p = {cell.dimension}, K = {cell.clients}: {counts['auto']} replicates of clair and "
-                f"{counts['published']} as published have a status other than converged."
-            )
-    return tuple(notes)
-
-
-def plot(results: Results) -> Any:
+def plot(results: Results[Cell]) -> "Figure":
     """Errors over the label oracle's. Local (1.5 to 2.2) and FedAvg (8 to 50) are in the table only."""
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
-    for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
-        places = np.arange(len(row))
-        for number, (name, (label, marker)) in enumerate(CURVES.items()):
-            points = [ratio(kept(results, cell)[name], kept(results, cell)["label_oracle"]) for cell in row]
-            values, errors = zip(*points, strict=True)
-            beside = places + 0.08 * (number - 1)  # where they coincide, all stay visible
-            axis.errorbar(beside, values, errors, marker=marker, markersize=5, linewidth=1, capsize=2, label=label)
-        printed = [_paper_ratio(results, cell) for cell in row]
-        axis.plot(places, printed, "k_", markersize=16, markeredgewidth=1.6, label="CLAIR, paper")
+    for axis, rows in zip(axes, groups, strict=True):
+        paper = [(in_paper(PAPER, "clair", row) or np.nan) / row.mean("label_oracle").value for row in rows]
+        places = clients_below(axis, rows, paper, "CLAIR, paper")
+        for beside, (name, (label, marker)) in zip((-0.08, 0, 0.08), CURVES.items(), strict=True):
+            ratios = (row.ratio(name, "label_oracle") for row in rows)
+            points(axis, places + beside, ratios, label, fmt=f"{marker}-", linewidth=1)  # all visible if equal
         axis.axhline(1, color="0.4", linewidth=0.8)
-        axis.set(title=f"p = q = {dimension}", xlabel="clients K", xticks=places)
-        axis.set_xticklabels([str(cell.clients) for cell in row])
     axes[0].set_ylabel("error / label oracle")
-    legend_below(figure, axes[0])
-    return figure
+    return legend_below(figure, axes[0])
 
 
-def _paper_ratio(results: Results, cell: Cell) -> float:
-    paper = PAPER.get((cell.dimension, cell.samples, cell.clients))
-    return paper.clair / mean(kept(results, cell)["label_oracle"]).value if paper else float("nan")
-
-
-EXPERIMENT = experiment(
+EXPERIMENT = Experiment[Cell](
     name="clair-table1",
     summary="CLAIR, Table 1: squared error of local, FedAvg, CLAIR as published and clair, beside the paper's",
-    presets=PRESETS["clair-table1"],
-    cells=cells,
+    presets={
+        "smoke": Preset(sizes((10,), (5, 10)), 4),
+        "laptop": Preset(sizes((10, 20, 50), (5, 10, 20)), 100),
+        "paper": Preset(sizes((10, 20, 50), (5, 10, 20)), 100),
+    },
     replicate=replicate,
-    report=report,
+    tables=TABLES,
     plot=plot,
 )

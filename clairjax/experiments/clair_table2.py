@@ -1,7 +1,7 @@
 """CLAIR, Table 2: who is found to be contaminated, and where each method errs."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -10,25 +10,30 @@ from .._typing import Key
 from ..alignment import Election, elect
 from ..data import Problem
 from ..sweep import Estimate, Results
-from ._old import experiment, kept, legend_below, mean, new_figure, status_number
-from ._presets import PRESETS
-from ._section7 import (
+from ._clair_simulations import (
     RANK,
-    SIZE_TITLES,
+    SIZES,
     SOLVER,
     Cell,
     by_dimension,
-    cells,
-    failure_notes,
+    clients_below,
+    in_paper,
     law_note,
+    printed,
     published_constants,
-    rules,
-    size_columns,
+    sizes,
 )
-from ._table import Table
+from ._experiment import Experiment, Preset
+from ._figure import legend_below, new_figure, points
+from ._status_number import status_number
+from ._table import Column, Row, Tabulated, rows_of
 
 
-class Row(NamedTuple):
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Printed(NamedTuple):
     """A row as printed."""
 
     accuracy: float
@@ -36,19 +41,18 @@ class Row(NamedTuple):
 
 
 PAPER = {  # by p, n, K
-    (10, 100, 5): Row(0.980, 0.990),
-    (10, 100, 10): Row(1.000, 1.000),
-    (10, 100, 20): Row(1.000, 1.000),
-    (20, 150, 5): Row(1.000, 1.000),
-    (20, 150, 10): Row(1.000, 1.000),
-    (20, 150, 20): Row(1.000, 1.000),
-    (50, 300, 5): Row(0.916, 0.790),
-    (50, 300, 10): Row(0.920, 0.800),
-    (50, 300, 20): Row(0.900, 0.750),
+    (10, 100, 5): Printed(0.980, 0.990),
+    (10, 100, 10): Printed(1.000, 1.000),
+    (10, 100, 20): Printed(1.000, 1.000),
+    (20, 150, 5): Printed(1.000, 1.000),
+    (20, 150, 10): Printed(1.000, 1.000),
+    (20, 150, 20): Printed(1.000, 1.000),
+    (50, 300, 5): Printed(0.916, 0.790),
+    (50, 300, 10): Printed(0.920, 0.800),
+    (50, 300, 20): Printed(0.900, 0.750),
 }
 METHODS = {"auto": "clair", "published": "as published"}
 SIGNALS = (3, 4, 5, 6)
-KINDS = ("excluded", "missed")
 LISTED = 20
 
 
@@ -81,118 +85,122 @@ def _score(found: Election, problem: Problem) -> dict[str, Array]:
     }
 
 
-def report(results: Results) -> list[Table]:
-    ordered = [cell for row in by_dimension(results).values() for cell in row]
-    return [_recovery(results, ordered), _by_signal(results, ordered), _errors(results, ordered)]
+def accuracy(row: Row[Cell], signal: int, method: str | None = None) -> Estimate:
+    """Of the replicates in which this strength of the contamination was drawn."""
+    drawn = np.round(row["signal"]) == signal
+    return Estimate.of(row[f"{method or row.part}_accuracy"][drawn])
 
 
-def _recovery(results: Results, ordered: list[Cell]) -> Table:
-    rows = []
-    for cell in ordered:
-        outputs = kept(results, cell)
-        paper = PAPER.get((cell.dimension, cell.samples, cell.clients))
-        texts = []
-        for name in Row._fields:
-            texts += [str(mean(outputs[f"{method}_{name}"])) for method in METHODS]
-            texts.append(f"{getattr(paper, name):.3f}" if paper else "")
-        rows.append((*size_columns(cell), *texts))
-    replicates = len(next(iter(results.failed.values())))
-    return Table(
-        f"CLAIR, Table 2: recovery of the collaborative set, mean over {replicates} replicates ±standard error",
-        (*SIZE_TITLES, *(f"{name}, {who}" for name in Row._fields for who in (*METHODS.values(), "paper"))),
-        tuple(rows),
-        ("Recall: share of the contaminated clients excluded.", law_note(ordered), *failure_notes(results)),
-        rules(ordered),
+def by_method(results: Results[Cell]) -> list[Row[Cell]]:
+    return [Row(row.cell, row.outputs, method) for row in rows_of(results) for method in METHODS]
+
+
+class Erring(NamedTuple):
+    """A replicate in which a method errs."""
+
+    replicate: int
+    signal: str
+    method: str
+    excluded: int
+    missed: int
+    rank: int
+
+
+def erring(results: Results[Cell]) -> list[Row[Cell]]:
+    found = []
+    for cell in results.cells:
+        outputs = results[cell]
+        for method, label in METHODS.items():
+            excluded, missed, rank = (outputs[f"{method}_{name}"] for name in ("excluded", "missed", "rank"))
+            for i in np.flatnonzero((excluded + missed > 0) & ~results.failed[cell]):
+                part = Erring(int(i), f"{outputs['signal'][i]:.0f}", label, excluded[i], missed[i], rank[i])
+                found.append(Row(cell, {}, part))
+    return found
+
+
+def total(results: Results[Cell], method: str) -> str:
+    rows = rows_of(results)
+    excluded, missed = (sum(int(row[f"{method}_{kind}"].sum()) for row in rows) for kind in ("excluded", "missed"))
+    wrong = sum(int((row[f"{method}_rank"] != RANK).sum()) for row in rows)
+    return (
+        f"{METHODS[method]}: {excluded} benign clients excluded, {missed} contaminated clients kept, "
+        f"rank other than {RANK} in {wrong} replicates."
     )
 
 
-def _by_signal(results: Results, ordered: list[Cell]) -> Table:
-    rows = [
-        (*size_columns(cell), label, *map(str, accuracy_by_signal(results, cell, method)))
-        for cell in ordered
-        for method, label in METHODS.items()
-    ]
-    return Table(
+def unlisted(results: Results[Cell]) -> str:
+    more = len(erring(results)) - LISTED
+    return f"{more} more, in results.csv." if more > 0 else ""
+
+
+TABLES = (
+    Tabulated[Cell](
+        lambda results: (
+            "CLAIR, Table 2: recovery of the collaborative set, mean over "
+            f"{results.replicates} replicates ±standard error"
+        ),
+        (
+            *SIZES,
+            *(Column(f"accuracy, {label}", f"{method}_accuracy") for method, label in METHODS.items()),
+            printed(PAPER, "accuracy", "accuracy, paper"),
+            *(Column(f"recall, {label}", f"{method}_recall") for method, label in METHODS.items()),
+            printed(PAPER, "recall", "recall, paper"),
+        ),
+        ("Recall: share of the contaminated clients excluded.", law_note),
+        group="dimension",
+    ),
+    Tabulated[Cell](
         "Accuracy by the strength c of the contamination",
-        (*SIZE_TITLES, "method", *(f"c = {signal}" for signal in SIGNALS)),
-        tuple(rows),
+        (
+            *(*SIZES, Column("method", lambda row: METHODS[row.part])),
+            *(Column(f"c = {signal}", partial(accuracy, signal=signal)) for signal in SIGNALS),
+        ),
         ("c is drawn once a replicate; –: not drawn.",),
-        tuple(len(METHODS) * rule for rule in rules(ordered)),
-    )
+        by_method,
+        group="dimension",
+    ),
+    Tabulated[Cell](
+        "Where each method errs: replicates with a wrong set",
+        (
+            *(*SIZES, Column("replicate", lambda row: row.part.replicate), Column("c", lambda row: row.part.signal)),
+            Column("method", lambda row: row.part.method),
+            Column("benign excluded", lambda row: row.part.excluded),
+            Column("contaminated kept", lambda row: row.part.missed),
+            Column("rank found", lambda row: row.part.rank),
+        ),
+        (unlisted, *(partial(total, method=method) for method in METHODS)),
+        lambda results: erring(results)[:LISTED],
+    ),
+)
 
 
-def accuracy_by_signal(results: Results, cell: Cell, method: str) -> list[Estimate]:
-    outputs = kept(results, cell)
-    drawn = np.round(outputs["signal"])
-    return [mean(outputs[f"{method}_accuracy"][drawn == signal]) for signal in SIGNALS]
-
-
-def _errors(results: Results, ordered: list[Cell]) -> Table:
-    listed = [row for cell in ordered for row in _erring_replicates(results, cell)]
-    notes = [f"{len(listed) - LISTED} more, in results.csv."] if len(listed) > LISTED else []
-    for method, label in METHODS.items():
-        totals = [sum(int(kept(results, cell)[f"{method}_{kind}"].sum()) for cell in ordered) for kind in KINDS]
-        wrong = sum(int((kept(results, cell)[f"{method}_rank"] != RANK).sum()) for cell in ordered)
-        notes.append(
-            f"{label}: {totals[0]} benign clients excluded, {totals[1]} contaminated clients kept, "
-            f"rank other than {RANK} in {wrong} replicates."
-        )
-    columns = (*SIZE_TITLES, "replicate", "c", "method", "benign excluded", "contaminated kept", "rank found")
-    none = ("none", *[""] * (len(columns) - 1))
-    return Table(
-        "Where each method errs: replicates with a wrong set", columns, tuple(listed[:LISTED]) or (none,), tuple(notes)
-    )
-
-
-def _erring_replicates(results: Results, cell: Cell) -> Iterator[tuple[str, ...]]:
-    outputs = results[cell]
-    for method, label in METHODS.items():
-        excluded, missed, rank = (outputs[f"{method}_{name}"] for name in (*KINDS, "rank"))
-        for i in np.flatnonzero((excluded + missed > 0) & ~results.failed[cell]):
-            signal = f"{outputs['signal'][i]:.0f}"
-            yield (*size_columns(cell), str(i), signal, label, str(excluded[i]), str(missed[i]), str(rank[i]))
-
-
-def plot(results: Results) -> Any:
+def plot(results: Results[Cell]) -> "Figure":
     """Accuracy beside the paper's, and at the weakest contamination alone, where a method errs first."""
     groups = by_dimension(results)
     figure, axes = new_figure(len(groups))
-    for axis, (dimension, row) in zip(axes, groups.items(), strict=True):
-        places = np.arange(len(row))
-        for number, (method, label) in enumerate(METHODS.items()):
-            beside = places + 0.2 * (0.5 - number)
-            overall = [mean(kept(results, cell)[f"{method}_accuracy"]) for cell in row]
-            weakest = [accuracy_by_signal(results, cell, method)[0] for cell in row]
-            series = ((overall, "", f"C{number}"), (weakest, f", c = {SIGNALS[0]} only", "white"))
-            for (points, which, fill), shift in zip(series, (-0.04, 0.04), strict=True):
-                values, errors = zip(*points, strict=True)
-                axis.errorbar(
-                    beside + shift,
-                    values,
-                    errors,
-                    fmt="ov"[number],
-                    color=f"C{number}",
-                    markerfacecolor=fill,
-                    markersize=6,
-                    capsize=2,
-                    label=label + which,
-                )
-        printed = [PAPER.get((cell.dimension, cell.samples, cell.clients)) for cell in row]
-        accuracies = [paper.accuracy if paper else np.nan for paper in printed]
-        axis.plot(places, accuracies, "k_", markersize=16, markeredgewidth=1.6, label="paper")
-        axis.set(title=f"p = q = {dimension}", xlabel="clients K", xticks=places, xlim=(-0.5, len(row) - 0.5))
-        axis.set_xticklabels([str(cell.clients) for cell in row])
+    for axis, rows in zip(axes, groups, strict=True):
+        places = clients_below(axis, rows, [in_paper(PAPER, "accuracy", row) or np.nan for row in rows], "paper")
+        for (method, label), beside, fmt, color in zip(
+            METHODS.items(), (0.1, -0.1), ("o", "v"), ("C0", "C1"), strict=True
+        ):
+            style = {"fmt": fmt, "color": color, "markersize": 6}
+            points(axis, places + beside - 0.04, (row.mean(f"{method}_accuracy") for row in rows), label, **style)
+            weakest = (accuracy(row, SIGNALS[0], method) for row in rows)
+            label += f", c = {SIGNALS[0]} only"
+            points(axis, places + beside + 0.04, weakest, label, markerfacecolor="white", **style)
     axes[0].set_ylabel("accuracy of the recovered set")
-    legend_below(figure, axes[0])
-    return figure
+    return legend_below(figure, axes[0])
 
 
-EXPERIMENT = experiment(
+EXPERIMENT = Experiment[Cell](
     name="clair-table2",
     summary="CLAIR, Table 2: accuracy of the set found and recall of the contaminated clients; where each method errs",
-    presets=PRESETS["clair-table2"],
-    cells=cells,
+    presets={
+        "smoke": Preset(sizes((10,), (5, 10)), 4),
+        "laptop": Preset(sizes((10, 20, 50), (5, 10, 20)), 100),
+        "paper": Preset(sizes((10, 20, 50), (5, 10, 20)), 100),
+    },
     replicate=replicate,
-    report=report,
+    tables=TABLES,
     plot=plot,
 )

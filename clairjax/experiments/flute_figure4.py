@@ -1,7 +1,8 @@
 """FLUTE, Figure 4: pairs (γ1, γ2) where a client has about as many samples as features."""
 
-import functools
-from typing import Any, cast
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +10,17 @@ from jaxtyping import Array
 
 from .._typing import Key
 from ..representation import best_of_rank, flute, local_least_squares, local_ridge, mean_distance, truncated_ridge
-from ..sweep import Results
+from ..sweep import Estimate, Results
 from ._claims import Claim, above, claims_table
-from ._old import band, experiment, kept, legend_below, mean, new_figure
-from ._presets import FLUTE
-from ._sharing import sharing_claims
-from ._table import Table
-from ._tasks import FEATURES, LABELS, LEVELS, STEP, Cell, cells, init_scale
+from ._experiment import Experiment, Preset
+from ._figure import band, legend_below, new_figure
+from ._flute_tasks import FEATURES, LABELS, STEP, Cell, init_scale, levels, tasks
+from ._sharing_claims import sharing_claims
+from ._table import Column, Row, Table, Tabulated, rows_of
 
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # γ1 = 2 γ2, γ1 = γ2 and γ1 = ⅔ γ2 with γ1 held, as the paper's ratios, and a smaller γ1 = γ2.
 PAIRS = {
@@ -54,78 +58,82 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return outputs
 
 
-def ordered(results: Results) -> list[Cell]:
-    return sorted(cast(list[Cell], results.cells), key=lambda cell: cell.samples)
+def of_pair(row: Row[Cell], output: str, pair: int) -> Estimate:
+    return Estimate.of(row[output][:, pair])
 
 
-def report(results: Results) -> list[Table]:
-    replicates = len(next(iter(results.failed.values())))
-    size = f"d = 10, k = {ordered(results)[0].rank}, M = {ordered(results)[0].clients}"
-    names = ("ridge", "local_ridge", "local", "floor")
-    tables = []
-    for target, suffix in (("the truth", ""), ("the best model of rank k", "_best")):
-        rows = []
-        shown = names if not suffix else names[:-1]
-        for cell in ordered(results):
-            outputs = kept(results, cell)
-            pairs = (str(mean(column)) for column in outputs["error" + suffix].T)
-            rest = (str(mean(outputs[name + suffix])) if name in outputs else "–" for name in shown)
-            rows.append((str(cell.samples), *pairs, *rest))
-        title = (
-            f"FLUTE, Figure 4: distance to {target} after the last round, mean over {replicates} replicates; {size}"
-        )
-        tables.append(Table(title, ("N", *PAIRS, *(LABELS[name] for name in shown)), tuple(rows)))
-    return [*tables, claims_table("The paper's claims", claims(results))]
+def distances(target: str, suffix: str, names: tuple[str, ...]) -> Tabulated[Cell]:
+    return Tabulated[Cell](
+        lambda results: (
+            f"FLUTE, Figure 4: distance to {target} after the last round, mean over {results.replicates} "
+            f"replicates; d = {FEATURES}, k = {results.cells[0].rank}, M = {results.cells[0].clients}"
+        ),
+        (
+            Column("N", "samples"),
+            *(Column(label, partial(of_pair, output="error" + suffix, pair=i)) for i, label in enumerate(PAIRS)),
+            *(Column(LABELS[name], partial(mean_if_there, output=name + suffix)) for name in names),
+        ),
+    )
 
 
-def claims(results: Results) -> list[Claim]:
+def mean_if_there(row: Row[Cell], output: str) -> Estimate | None:
+    return row.mean(output) if output in row.outputs else None
+
+
+def claims(results: Results[Cell]) -> list[Claim]:
     """FLUTE with γ1 = γ2, the paper's choice here, stands beside those that share less or nothing."""
-    listed = [kept(results, cell) for cell in ordered(results)]
-    chosen = [outputs | {"flute": outputs["error"][:, EQUAL]} for outputs in listed]
-    return [_equal_is_best(results), _small_is_better(results), *sharing_claims(chosen)]
+    rows = rows_of(results)
+    chosen = [dataclasses.replace(row, outputs={**row.outputs, "flute": row["error"][:, EQUAL]}) for row in rows]
+    return [_equal_is_best(rows), _small_is_better(rows), *sharing_claims(chosen)]
 
 
-def _equal_is_best(results: Results) -> Claim:
-    listed = [cell for cell in ordered(results) if cell.samples <= 10]
-    errors = [kept(results, cell)["error"][:, :PRINTED] for cell in listed]
-    names = list(PAIRS)
-    best = (names[error.mean(0).argmin()] for error in errors)
-    figures = ", ".join(f"N = {cell.samples}: {name}" for cell, name in zip(listed, best, strict=True))
+def _equal_is_best(rows: list[Row[Cell]]) -> Claim:
+    listed = [row for row in rows if row.cell.samples <= 10]
+    errors = [row["error"][:, :PRINTED] for row in listed]
+    best = (list(PAIRS)[error.mean(0).argmin()] for error in errors)
+    figures = ", ".join(f"N = {row.cell.samples}: {name}" for row, name in zip(listed, best, strict=True))
     cases = [tuple(above(error[:, i], error[:, EQUAL]) for i in range(PRINTED) if i != EQUAL) for error in errors]
     return Claim("At N = 8, 9, 10 γ1 = γ2 is the best of the three", cases, figures)
 
 
-def _small_is_better(results: Results) -> Claim:
+def _small_is_better(rows: list[Row[Cell]]) -> Claim:
     """Not the paper's: the regulariser acts as shrinkage, and there is no reason for γ1 to be 1/4."""
-    errors = {cell.samples: kept(results, cell)["error"] for cell in ordered(results)}
-    gains = {samples: mean(error[:, EQUAL] - error[:, SMALL]) for samples, error in errors.items()}
+    errors = {row.cell.samples: row["error"] for row in rows}
+    gains = {samples: Estimate.of(error[:, EQUAL] - error[:, SMALL]) for samples, error in errors.items()}
     figures = ", ".join(f"N = {samples}: lower by {gain}" for samples, gain in gains.items())
     cases = [(above(error[:, EQUAL], error[:, SMALL]),) for error in errors.values()]
     return Claim("(ours) γ1 = γ2 = 1/8 is better again than 1/4", cases, figures)
 
 
-def plot(results: Results) -> Any:
-    listed = ordered(results)
-    figure, axes = new_figure(len(listed))
-    for axis, cell in zip(axes, listed, strict=True):
-        outputs = kept(results, cell)
+def verdicts(results: Results[Cell]) -> Table:
+    return claims_table("The paper's claims", claims(results))
+
+
+def plot(results: Results[Cell]) -> "Figure":
+    rows = rows_of(results)
+    figure, axes = new_figure(len(rows))
+    for axis, row in zip(axes, rows, strict=True):
         for i, label in enumerate(PAIRS):
-            band(axis, cell.stored + 1, outputs["history"][:, i], label)
-        for name in ("ridge", "floor", "local_ridge"):
-            color, style = LEVELS[name]
-            axis.axhline(outputs[name].mean(), color=color, linestyle=style, linewidth=0.9, label=LABELS[name])
-        axis.set(title=f"N = {cell.samples}", xlabel="round", xscale="log")
+            band(axis, row.cell.stored + 1, row["history"][:, i], label)
+        levels(axis, row, ("ridge", "floor", "local_ridge"))
+        axis.set(title=f"N = {row.cell.samples}", xlabel="round", xscale="log")
     axes[0].set_ylabel("distance to the truth")
-    legend_below(figure, axes[0])
-    return figure
+    return legend_below(figure, axes[0])
 
 
-EXPERIMENT = experiment(
+EXPERIMENT = Experiment[Cell](
     name="flute-fig4",
     summary="FLUTE, Figure 4: pairs of regularisation constants with hardly more samples than features",
-    presets=FLUTE["flute-fig4"],
-    cells=functools.partial(cells, law="spectrum"),
+    presets={
+        "smoke": Preset(tasks((10,), (8, 9), (6,), 200, "spectrum"), 3),
+        "laptop": Preset(tasks((10,), (8, 9, 10, 11), (6,), 2000, "spectrum"), 100),
+        "paper": Preset(tasks((10,), (8, 9, 10, 11), (6,), 2000, "spectrum"), 100),
+    },
     replicate=replicate,
-    report=report,
+    tables=(
+        distances("the truth", "", ("ridge", "local_ridge", "local", "floor")),
+        distances("the best model of rank k", "_best", ("ridge", "local_ridge", "local")),
+        verdicts,
+    ),
     plot=plot,
 )

@@ -1,7 +1,8 @@
 """When a shared representation pays: its error beside that of each client alone, as the models leave the subspace."""
 
 import dataclasses
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,14 @@ from ..data import SharedSubspace
 from ..representation import best_of_rank, local_ridge, mean_distance, truncated_ridge
 from ..sweep import Results
 from ._claims import Claim, claims_table
-from ._old import experiment, kept, legend_below, mean, new_figure, ratio
-from ._presets import SHARING, Sharing
-from ._sharing import ends_below
-from ._table import Table
+from ._experiment import Experiment, Preset, grid
+from ._figure import legend_below, new_figure, points, sizes_below
+from ._sharing_claims import ends_below
+from ._table import Column, Row, Table, Tabulated, grouped, rows_of
 
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RANK = 2
 METHODS = {
@@ -39,10 +43,6 @@ class Cell:
     @property
     def model(self) -> SharedSubspace:
         return SharedSubspace(self.clients, self.samples, self.features, RANK, noise=0.3**0.5)
-
-
-def cells(preset: Sharing) -> tuple[Cell, ...]:
-    return tuple(Cell(clients, samples) for clients in preset.clients for samples in preset.samples)
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -69,73 +69,72 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return jax.lax.map(errors, jnp.array(cell.outside, shared.dtype))
 
 
-def ordered(results: Results) -> list[Cell]:
-    return sorted(cast(list[Cell], results.cells), key=lambda cell: (cell.clients, cell.samples))
+def by_share(results: Results[Cell]) -> list[Row[Cell]]:
+    """A row for each cell and share outside."""
+    return [part for row in rows_of(results) for part in row.split(row.cell.outside)]
 
 
-def report(results: Results) -> list[Table]:
-    rows = []
-    for cell in ordered(results):
-        outputs = kept(results, cell)
-        for i, outside in enumerate(cell.outside):
-            errors = {name: outputs[name][:, i] for name in METHODS}
-            gains = (ratio(errors[name], errors["local_ridge"]).text(3) for name in ("ridge", "full"))
-            size = str(cell.clients), str(cell.samples), f"{100 * outside:g} %"
-            rows.append((*size, *(str(mean(error)) for error in errors.values()), *gains))
-    first, replicates = ordered(results)[0], len(next(iter(results.failed.values())))
+def claims(results: Results[Cell]) -> list[Claim]:
     return [
-        Table(
-            f"Distance to the truth, mean over clients and {replicates} replicates ±standard error; "
-            f"d = {first.features}, models of length √{RANK}",
-            ("M", "N", "outside", *METHODS.values(), f"k = {RANK} / local", "k = min(M, d) / local"),
-            tuple(rows),
-            (f"Outside: the share of the models' squared length that the subspace of rank {RANK} does not hold.",),
-            tuple(range(len(first.outside), len(rows), len(first.outside))),
-        ),
-        claims_table("Does sharing pay?", claims(results)),
+        ends_below(
+            rows,
+            method,
+            "local_ridge",
+            f"Truncated ridge of {label} ends below each client's own, {100 * rows[0].part:g} % outside",
+        )
+        for method, label in (("ridge", f"rank {RANK}"), ("full", "full rank"))
+        for rows in grouped(by_share(results), lambda row: row.part)
     ]
 
 
-def claims(results: Results) -> list[Claim]:
-    found = []
-    for method, label in (("ridge", f"rank {RANK}"), ("full", "full rank")):
-        for i, outside in enumerate(ordered(results)[0].outside):
-            errors = [{name: kept(results, cell)[name][:, i] for name in METHODS} for cell in ordered(results)]
-            text = f"Truncated ridge of {label} ends below each client's own, {100 * outside:g} % outside"
-            found.append(ends_below(errors, method, "local_ridge", text))
-    return found
+def verdicts(results: Results[Cell]) -> Table:
+    return claims_table("Does sharing pay?", claims(results))
 
 
-def plot(results: Results) -> Any:
-    counts = sorted({cell.clients for cell in ordered(results)})
-    figure, axes = new_figure(len(counts))
-    for axis, clients in zip(axes, counts, strict=True):
-        row = [cell for cell in ordered(results) if cell.clients == clients]
-        sizes = [cell.samples for cell in row]
-        for i, outside in enumerate(row[0].outside):
-            for method, style in (("ridge", "o-"), ("full", "x:")):
-                every = ((kept(results, cell)[name][:, i] for name in (method, "local_ridge")) for cell in row)
-                values, errors = zip(*(ratio(*pair) for pair in every), strict=True)
-                label = f"{METHODS[method]}, {100 * outside:g} % outside"
-                axis.errorbar(
-                    sizes, values, errors, fmt=style, color=f"C{i}", markersize=4, capsize=2, linewidth=1, label=label
-                )
+DISTANCES = Tabulated[Cell](
+    lambda results: (
+        f"Distance to the truth, mean over clients and {results.replicates} replicates ±standard error; "
+        f"d = {results.cells[0].features}, models of length √{RANK}"
+    ),
+    (
+        *(Column("M", "clients"), Column("N", "samples"), Column("outside", lambda row: f"{100 * row.part:g} %")),
+        *(Column(label, name) for name, label in METHODS.items()),
+        Column(f"k = {RANK} / local", partial(Row.ratio, one="ridge", other="local_ridge"), 3),
+        Column("k = min(M, d) / local", partial(Row.ratio, one="full", other="local_ridge"), 3),
+    ),
+    (f"Outside: the share of the models' squared length that the subspace of rank {RANK} does not hold.",),
+    by_share,
+    group="samples",
+)
+
+
+def plot(results: Results[Cell]) -> "Figure":
+    groups = grouped(by_share(results), lambda row: row.cell.clients)
+    figure, axes = new_figure(len(groups))
+    for axis, group in zip(axes, groups, strict=True):
+        for i, rows in enumerate(grouped(group, lambda row: row.part)):
+            sizes = [row.cell.samples for row in rows]
+            for method, fmt in (("ridge", "o-"), ("full", "x:")):
+                label = f"{METHODS[method]}, {100 * rows[0].part:g} % outside"
+                ratios = (row.ratio(method, "local_ridge") for row in rows)
+                points(axis, sizes, ratios, label, fmt=fmt, color=f"C{i}", linewidth=1)
         axis.axhline(1, color="0.4", linewidth=0.8)
-        axis.set(title=f"M = {clients}", xlabel="samples N of a client", xscale="log", yscale="log")
-        axis.set_xticks(sizes, [str(size) for size in sizes])
-        axis.minorticks_off()
+        axis.set(title=f"M = {group[0].cell.clients}", xlabel="samples N of a client", yscale="log")
         axis.set_yticks((0.25, 0.5, 1, 2, 4, 8), ("0.25", "0.5", "1", "2", "4", "8"))
+        sizes_below(axis, sizes)
     axes[0].set_ylabel("error / local ridge's")
-    legend_below(figure, axes[0], columns=2)
-    return figure
+    return legend_below(figure, axes[0], columns=2)
 
 
-EXPERIMENT = experiment(
+EXPERIMENT = Experiment[Cell](
     name="shared-or-local",
     summary="When a shared representation pays: truncated ridge beside each client's own ridge",
-    presets=SHARING,
-    cells=cells,
+    presets={
+        "smoke": Preset(grid(Cell, clients=(10,), samples=(10,)), 3),
+        "laptop": Preset(grid(Cell, clients=(10, 100), samples=(10, 20, 40, 160)), 40),
+        "paper": Preset(grid(Cell, clients=(10, 30, 100, 300), samples=(10, 20, 40, 160)), 100),
+    },
     replicate=replicate,
-    report=report,
+    tables=(DISTANCES, verdicts),
     plot=plot,
 )

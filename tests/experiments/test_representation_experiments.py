@@ -14,12 +14,12 @@ from clairjax.experiments import (
     centaur_linear,
     centaur_settings,
     flute_figure4,
-    flute_synthetic,
     shared_or_local,
 )
+from clairjax.experiments import _flute_report as flute_report
 from clairjax.experiments._budget import noise_for
-from clairjax.experiments._centaur import NOISE, away, never_reached
 from clairjax.experiments._claims import claims_table
+from clairjax.experiments._subspace_problems import away, never_reached
 from clairjax.privacy import epsilon
 from clairjax.subspaces import subspace_distance
 from clairjax.sweep import Results
@@ -86,7 +86,7 @@ def test_settings_are_searched_on_other_draws_than_those_shown():
     assert not keys["centaur-settings"] & (keys["centaur-tradeoff"] | keys["centaur-linear"])
 
 
-FLUTES = {"flute-fig1": flute_synthetic, "flute-fig3": flute_synthetic, "flute-fig4": flute_figure4}
+FLUTES = {"flute-fig1": flute_report, "flute-fig3": flute_report, "flute-fig4": flute_figure4}
 
 
 @pytest.mark.parametrize("name", FLUTES)
@@ -173,12 +173,11 @@ def test_rates_and_slopes_are_fitted():
         return np.array(values)[None] * (1 + 1e-3 * np.arange(count)[:, None])
 
     found = {
-        name: slope.value for name, slope, _ in centaur_linear.slopes(made("centaur-linear", "laptop", floor=floor))
+        row.part[0]: row.part[1].value for row in centaur_linear.slopes(made("centaur-linear", "laptop", floor=floor))
     }
     assert found["noise multiplier"] == pytest.approx(1)
     assert found["clients n, ζ ∝ √(d k log n)"] == pytest.approx(-0.94, abs=0.02)  # √log n
     assert found["features d, ζ held"] == pytest.approx(0.5, abs=0.03)
-    assert centaur_linear.NOISE == NOISE
 
 
 def test_settings_are_searched_at_the_epsilon_that_is_set(monkeypatch, key):

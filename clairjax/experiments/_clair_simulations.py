@@ -1,19 +1,23 @@
 """What the CLAIR paper's simulations share: their cells, their data, and the constants of the published procedure."""
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._typing import Key
 from ..alignment import Factored, Penalty
 from ..data import MultiResponse, Problem
 from ..sweep import Results
-from ._presets import Preset
+from ._table import Column, Row, grouped, rows_of
 
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RANK = 2
 SAMPLES = {10: 100, 20: 150, 50: 300}  # n of each (p, q)
@@ -52,8 +56,12 @@ class Cell:
         return self.model.generate(key=key)
 
 
-def cells(preset: Preset) -> tuple[Cell, ...]:
-    return tuple(Cell(p, SAMPLES[p], clients) for p in preset.dimensions for clients in preset.clients)
+def sizes(dimensions: Sequence[int], clients: Sequence[int]) -> tuple[Cell, ...]:
+    """Cells of these p and K, with the paper's n."""
+    return tuple(Cell(p, SAMPLES[p], number) for p in dimensions for number in clients)
+
+
+C = TypeVar("C", bound=Cell)
 
 
 class Constants(NamedTuple):
@@ -88,38 +96,40 @@ def mean_square_error(matrices: Float[Array, "clients out in"], problem: Problem
     return jnp.sum((matrices - problem.weights) ** 2, axis=(1, 2)).mean()
 
 
-def size_columns(cell: Cell) -> tuple[str, ...]:
-    return str(cell.dimension), str(cell.samples), str(cell.clients)
+SIZES = (Column("p = q", "dimension"), Column("n", "samples"), Column("K", "clients"))
+
+Paper: TypeAlias = Mapping[tuple[int, int, int], Any]  # rows as printed, by p, n and K
 
 
-SIZE_TITLES = ("p = q", "n", "K")
+def in_paper(paper: Paper, name: str, row: Row[Cell]) -> float | None:
+    """The paper's number, where it has this size."""
+    cell = row.cell
+    return getattr(paper.get((cell.dimension, cell.samples, cell.clients)), name, None)
 
 
-def by_dimension(results: Results) -> dict[int, list[Cell]]:
-    """Cells of each p, with K ascending."""
-    ordered = sorted(cast(tuple[Cell, ...], results.cells), key=lambda cell: (cell.dimension, cell.clients))
-    return {p: list(group) for p, group in itertools.groupby(ordered, lambda cell: cell.dimension)}
+def printed(paper: Paper, name: str, title: str = "paper") -> Column:
+    return Column(title, partial(in_paper, paper, name), 3)
 
 
-def rules(cells: Sequence[Cell]) -> tuple[int, ...]:
-    """Where p changes from one row to the next."""
-    return tuple(i for i in range(1, len(cells)) if cells[i].dimension != cells[i - 1].dimension)
+def clients_below(axis: "Axes", rows: Sequence[Row[Cell]], printed: Sequence[float], label: str) -> np.ndarray:
+    """The paper's numbers at the places 0, 1, …, which stand for the K of these rows; returns the places."""
+    places = np.arange(len(rows))
+    axis.plot(places, printed, "k_", markersize=16, markeredgewidth=1.6, label=label)
+    axis.set_xticks(places, [str(row.cell.clients) for row in rows])
+    axis.set(title=f"p = q = {rows[0].cell.dimension}", xlabel="clients K", xlim=(-0.5, len(rows) - 0.5))
+    return places
 
 
-def law_note(cells: Iterable[Cell]) -> str:
-    laws = {cell.contamination for cell in cells}
+def by_dimension(results: Results[C]) -> list[list[Row[C]]]:
+    """The rows of each p."""
+    return grouped(rows_of(results), lambda row: row.cell.dimension)
+
+
+def law_note(results: Results[Cell]) -> str:
+    laws = {cell.contamination for cell in results.cells}
     if laws == {"normal"}:
         return (
             "Contamination has entries of unit variance: with the printed Unif[−1, 1] the paper's own FedAvg columns "
             "do not come out (--set contamination=uniform shows it)."
         )
     return f"Contamination drawn {' and '.join(sorted(laws))}; the paper's FedAvg columns need unit variance (normal)."
-
-
-def failure_notes(results: Results) -> tuple[str, ...]:
-    """One line for each cell with failed replicates, which the means leave out."""
-    failures = cast(dict[Cell, tuple[int, ...]], results.failures)
-    return tuple(
-        f"p = {cell.dimension}, K = {cell.clients}: replicates {', '.join(map(str, failed))} failed, left out."
-        for cell, failed in failures.items()
-    )

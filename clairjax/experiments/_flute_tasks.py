@@ -1,7 +1,9 @@
 """What FLUTE's synthetic figures share: their cells, their runs and the references beside them."""
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
@@ -19,7 +21,12 @@ from ..representation import (
     mean_distance,
     truncated_ridge,
 )
-from ._presets import Tasks
+from ._experiment import grid
+from ._table import Row
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 FEATURES = 10
@@ -50,13 +57,15 @@ class Cell:
         return np.unique(np.geomspace(1, self.rounds, POINTS).round().astype(int)) - 1
 
 
-def cells(preset: Tasks, law: Literal["spectrum", "normal"]) -> tuple[Cell, ...]:
-    return tuple(
-        Cell(clients, samples, rank, preset.rounds, law)
-        for clients in preset.clients
-        for samples in preset.samples
-        for rank in preset.ranks
-    )
+def tasks(
+    clients: Sequence[int],
+    samples: Sequence[int],
+    ranks: Sequence[int],
+    rounds: int,
+    law: Literal["spectrum", "normal"],
+) -> tuple[Cell, ...]:
+    """Every combination of numbers of clients, of samples and of ranks."""
+    return grid(partial(Cell, rounds=rounds, law=law), clients=clients, samples=samples, rank=ranks)
 
 
 ITERATIVE = {"flute": "FLUTE", "fedrep": "FedRep", "fedrep_random": "FedRep(RI)", "fedrep_sum": "FedRep, summed"}
@@ -75,6 +84,13 @@ LEVELS = {
     "floor": ("k", "-."),
     "local_ridge": ("tab:purple", "-"),
 }
+
+
+def levels(axis: "Axes", row: Row[Cell], names: Iterable[str]) -> None:
+    """A horizontal line at the mean error of each."""
+    for name in names:
+        color, style = LEVELS[name]
+        axis.axhline(row[name].mean(), color=color, linestyle=style, linewidth=0.9, label=LABELS[name])
 
 
 def init_scale(inputs: Array) -> float:

@@ -1,18 +1,12 @@
-"""What every experiment does with replicates: store statuses, leave out failures, fit slopes."""
+"""Slopes on logarithmic axes, weighted by standard errors."""
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..sweep import Estimate, Results
-from ._status_number import status_number as status_number
-
-
-def kept(results: Results, cell: Any) -> dict[str, np.ndarray]:
-    """The outputs of a cell without its failed replicates."""
-    return {name: values[~results.failed[cell]] for name, values in results[cell].items()}
+from ..sweep import Estimate
 
 
 class Line(NamedTuple):

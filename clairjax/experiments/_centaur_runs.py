@@ -1,33 +1,23 @@
 """What CENTAUR's linear experiment runs: rounds without noise, rounds with noise, and private starts."""
 
 import dataclasses
-import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._typing import Key
-from ..data import SharedSubspace, SubspaceProblem
-from ..kernels import gaussian_mechanism, orthonormalize
+from ..data import SharedSubspace
+from ..kernels import gaussian_mechanism
 from ..representation import centaur, private_power_method
 from ..subspaces import subspace_distance
-from ._presets import CentaurLinear
+from ._subspace_problems import RANK, SAMPLES, STEP, draw, never_reached
 
 
-RANK = 2
-SAMPLES = 80
-START = 0.2  # the distance ε_0 that the theorem starts from
-STEP = 0.25  # η_g = 1/(4 s_1²) at s_1 = 1
-CLIP = 0.05  # c_ζ: at this none of the updates was clipped in any cell
 FIXED = 2.63  # a clip norm that does not grow with d
 NOISE = (0.25, 1.0, 4.0, 16.0)
-
-
-def never_reached(clients: int, features: int) -> float:
-    """The theorem's clip norm c_ζ μ² k s_k² √(d k log n), with μ = s_k = 1."""
-    return CLIP * RANK * math.sqrt(features * RANK * math.log(clients))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,33 +70,22 @@ class Start:
 Cell: TypeAlias = Rate | Floor | Start
 
 
-def cells(preset: CentaurLinear) -> tuple[Cell, ...]:
-    n, d = (sizes[(len(sizes) - 1) // 2] for sizes in (preset.clients, preset.features))
-    rates = [Rate(n, d, condition, rounds) for condition, rounds in preset.rates]
-    rates.append(Rate(n, d, 1.0, preset.rates[0][1], batch_size=SAMPLES // 2))
-    floors = [Floor(n, features, preset.rounds) for features in preset.features]
-    floors += [Floor(clients, d, preset.rounds) for clients in preset.clients if clients != n]
-    return (*rates, *floors, Start(runs=preset.runs))
+def sizes(
+    clients: Sequence[int], features: Sequence[int], rates: Sequence[tuple[float, int]], rounds: int, runs: int
+) -> tuple[Cell, ...]:
+    """The middle of the clients and of the features stands where the other varies; rounds for each condition."""
+    n, d = (values[(len(values) - 1) // 2] for values in (clients, features))
+    every = [Rate(n, d, condition, number) for condition, number in rates]
+    every.append(Rate(n, d, 1.0, rates[0][1], batch_size=SAMPLES // 2))
+    floors = [Floor(n, number, rounds) for number in features]
+    floors += [Floor(number, d, rounds) for number in clients if number != n]
+    return (*every, *floors, Start(runs=runs))
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     if isinstance(cell, Start):
         return _starts(key, cell)
     return _rate(key, cell) if isinstance(cell, Rate) else _floor(key, cell)
-
-
-def away(basis: Float[Array, "features rank"], distance: float, *, key: Key) -> Float[Array, "features rank"]:
-    """A basis at this distance, all principal angles equal, in a random direction."""
-    direction = jax.random.normal(key, basis.shape, basis.dtype)
-    outside = orthonormalize(direction - basis @ (basis.T @ direction))
-    return math.sqrt(1 - distance**2) * basis + distance * outside
-
-
-def draw(key: Key, model: SharedSubspace) -> tuple[SubspaceProblem, Float[Array, "features rank"], Key]:
-    """A problem, a basis at the distance the theorem starts from, and a key for the run."""
-    data_key, start_key, run_key = jax.random.split(key, 3)
-    problem = model.generate(key=data_key)
-    return problem, away(problem.basis, START, key=start_key), run_key
 
 
 def _rate(key: Key, cell: Rate) -> dict[str, Array]:

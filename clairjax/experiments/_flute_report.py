@@ -1,0 +1,160 @@
+"""FLUTE, Figures 1 and 3: error beside FedRep's, and beside what no paper compares with; the paper's claims."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..sweep import Estimate, Results
+from ._claims import Case, Claim, Difference, above, above_apart, claims_table
+from ._experiment import Experiment
+from ._figure import band, legend_below, new_figure
+from ._flute_tasks import FEATURES, ITERATIVE, LABELS, LEVELS, Cell, levels, replicate
+from ._sharing_claims import ends_below, sharing_claims
+from ._table import Column, Row, Table, Tabulated, grouped, rows_of
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAWS = {"spectrum": "C.1's model", "normal": "7.1's model"}
+
+
+def title(target: str, results: Results[Cell]) -> str:
+    return (
+        f"Distance to {target}, mean over clients and {results.replicates} replicates ±standard error; "
+        f"{LAWS[results.cells[0].law]}, d = {FEATURES}"
+    )
+
+
+def columns(suffix: str, results: Results[Cell]) -> list[Column]:
+    """Of the methods that run in some cell; the best model of rank k is at no distance to itself."""
+    names = [name for name in LABELS if any(name in results[cell] for cell in results.cells)]
+    pairs = {"truncated ridge / FLUTE": ("ridge", "flute"), "local / truncated ridge": ("local_ridge", "ridge")}
+    return [
+        *(Column("k", "rank"), Column("M", "clients"), Column("N", "samples")),
+        *(Column(LABELS[name], name + suffix) for name in names if name != "floor" or not suffix),
+        *(Column(head, partial(Row.ratio, one=a + suffix, other=b + suffix), 3) for head, (a, b) in pairs.items()),
+    ]
+
+
+NOTES = (
+    "Step 0.03. FedRep takes the mean of the clients' gradients or, “summed”, their sum.",
+    "Local: each client alone, by least squares (where N ≥ d) or by ridge with a cross-validated penalty.",
+)
+
+
+def overtakes(row: Row[Cell]) -> float:
+    """First stored round from which FLUTE's mean error stays below FedRep's; infinite if it ends above."""
+    ahead = row["flute_history"].mean(0) < row["fedrep_history"].mean(0)
+    behind = np.flatnonzero(~ahead)
+    if not behind.size:
+        return 1.0
+    last = behind[-1] + 1
+    return float(row.cell.stored[last] + 1) if last < len(ahead) else math.inf
+
+
+def rounds_to(row: Row[Cell]) -> dict[str, np.ndarray]:
+    """Of FLUTE and FedRep(RI), by replicate: the first stored round within 5 % of the larger of their last errors.
+
+    One goal for both, and no mean of several replicates: at a round that means choose, one of them has been lucky.
+    """
+    histories = {name: row[f"{name}_history"] for name in ("flute", "fedrep_random")}
+    goal = 1.05 * np.max([history[:, -1:] for history in histories.values()], axis=0)
+    return {name: row.cell.stored[(history <= goal).argmax(1)] + 1 for name, history in histories.items()}
+
+
+def claims(results: Results[Cell]) -> list[Claim]:
+    rows = rows_of(results)
+    overtaken = [first for first in map(overtakes, rows) if first < math.inf]
+    found = [
+        ends_below(rows, "flute", "fedrep", "FLUTE ends below FedRep with the mean of the gradients"),
+        ends_below(rows, "flute", "fedrep_sum", "FLUTE ends below FedRep with their sum at the same step"),
+        Claim(
+            "FedRep is ahead at first, FLUTE overtakes it",
+            list(map(_leads_then_trails, rows)),
+            f"overtakes after {_range(overtaken)} rounds where it does",
+        ),
+        _is_slower(list(map(rounds_to, rows))),
+        _edge(rows),
+    ]
+    if len({row.cell.clients for row in rows}) > 1:
+        found.append(_clients(rows))
+    return [*found, *sharing_claims(rows)]
+
+
+def _leads_then_trails(row: Row[Cell]) -> Case:
+    """FedRep below FLUTE at the first stored round, above it at the last."""
+    ours, theirs = row["flute_history"], row["fedrep_history"]
+    return above(ours[:, 0], theirs[:, 0]), above(theirs[:, -1], ours[:, -1])
+
+
+def _is_slower(rounds: Sequence[dict[str, np.ndarray]]) -> Claim:
+    ours, theirs = ([np.exp(np.log(each[name]).mean()) for each in rounds] for name in ("flute", "fedrep_random"))
+    return Claim(
+        "From a random start FedRep needs more rounds than FLUTE",
+        [(above(np.log(each["fedrep_random"]), np.log(each["flute"])),) for each in rounds],
+        f"rounds, geometric mean: FLUTE {_range(ours)}, FedRep(RI) {_range(theirs)}",
+    )
+
+
+def _edge(rows: Sequence[Row[Cell]]) -> Claim:
+    """FedRep's error over FLUTE's, at the smallest and the largest k."""
+    cases, texts = [], []
+    for group in grouped(rows, lambda row: (row.cell.clients, row.cell.samples)):
+        few, many = group[0], group[-1]
+        low, high = (row.ratio("fedrep", "flute") for row in (few, many))
+        cases.append((_apart(low, high, few, many),))
+        gains = f"{100 * (low.value - 1):.1f} → {100 * (high.value - 1):.1f} %"
+        texts.append(f"M {few.cell.clients}, N {few.cell.samples}: {gains}")
+    figures = "edge at the smallest and the largest k: " + "; ".join(texts)
+    return Claim("FLUTE's edge over FedRep shrinks as k grows", cases, figures)
+
+
+def _clients(rows: Sequence[Row[Cell]]) -> Claim:
+    cases, changes = [], []
+    for group in grouped(rows, lambda row: (row.cell.samples, row.cell.rank)):
+        few, many = group[0], group[-1]
+        low, high = few.mean("flute"), many.mean("flute")
+        cases.append((_apart(low, high, few, many),))
+        changes.append(100 * (high.value / low.value - 1))
+    return Claim("More clients lower FLUTE's error", cases, f"change of the error: {_range(changes)} %")
+
+
+def _apart(one: Estimate, other: Estimate, first: Row[Cell], last: Row[Cell]) -> Difference:
+    return above_apart(one, other, (len(first["flute"]), len(last["flute"])))
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.3g} to {max(values):.3g}" if values else "none"
+
+
+def verdicts(results: Results[Cell]) -> Table:
+    return claims_table("The paper's claims", claims(results))
+
+
+def plot(results: Results[Cell]) -> "Figure":
+    *_, rows = grouped(rows_of(results), lambda row: (row.cell.clients, row.cell.samples))  # the largest
+    figure, axes = new_figure(len(rows), shared=False)
+    for axis, row in zip(axes, rows, strict=True):
+        cell = row.cell
+        for name, label in ITERATIVE.items():
+            band(axis, cell.stored + 1, row[f"{name}_history"], label)
+        levels(axis, row, LEVELS)
+        axis.set(title=f"k = {cell.rank}, M = {cell.clients}, N = {cell.samples}", xlabel="round", xscale="log")
+    axes[0].set_ylabel("distance to the truth")
+    return legend_below(figure, axes[0])
+
+
+synthetic = partial(
+    Experiment[Cell],
+    replicate=replicate,
+    tables=(
+        Tabulated[Cell](partial(title, "the truth"), partial(columns, ""), NOTES),
+        Tabulated[Cell](partial(title, "the best model of rank k"), partial(columns, "_best")),
+        verdicts,
+    ),
+    plot=plot,
+)
