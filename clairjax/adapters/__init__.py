@@ -2,10 +2,13 @@
 
 from ._adapters import Adapters as Adapters
 from ._adapters import load as load
+from ._choose import choose as choose
+from ._command import command as command
 from ._out import check_out as check_out
 from ._refine import Refinement as Refinement
 from ._refine import refine as refine
 from ._report import report as report
+from ._save import candidates as candidates
 from ._save import save as save
 from ._verdict import Finding as Finding
 from ._verdict import Verdict as Verdict

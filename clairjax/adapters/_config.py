@@ -209,3 +209,12 @@ def _plain(alpha: float) -> int | float:
 def _pattern(values: dict[str, Any]) -> dict[str, Any]:
     """From the start of the name, so that no other module's name ends like it."""
     return {f"^{re.escape(module)}": value for module, value in values.items()}
+
+
+def global_fields(settings: Settings, ranks: dict[str, int], adapted: Iterable[str]) -> dict[str, Any]:
+    """Of an adapter at scale 1 that is nobody's own: of these modules, of which the client has `adapted`."""
+    fields = refined_fields(settings, ranks, dict.fromkeys(ranks, 1.0)) | {"modules_to_save": None}
+    if set(adapted) != set(ranks):
+        fields |= dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern"))
+        fields["target_modules"] = sorted(ranks)
+    return fields

@@ -9,7 +9,7 @@ from .. import _validate
 from ._folder import WEIGHTS, followed
 
 
-REPORT, FIGURE = "report.json", "report.png"  # what lies beside the clients' results
+REPORT, FIGURE, GLOBAL = "report.json", "report.png", "global"  # what lies beside the clients' results
 LONGEST = 240  # bytes of a name
 Location = str | os.PathLike[str]
 
@@ -39,8 +39,8 @@ def check_name(name: str, what: str) -> None:
     if not name or _has_separator(name) or len(name.encode("utf-8", "surrogatepass")) > LONGEST:
         must_be = f"of 1 to {LONGEST} bytes, without a separator, for a result of that name"
         raise _validate.fail(what, must_be, repr(name))
-    if name.casefold() in (REPORT, FIGURE) or name.startswith(".") or not name.isprintable():
-        must_be = f"printable, not {REPORT} or {FIGURE}, and start with no dot, for a result of that name"
+    if name.casefold() in (REPORT, FIGURE, GLOBAL) or name.startswith(".") or not name.isprintable():
+        must_be = f"printable, not {REPORT}, {FIGURE} or {GLOBAL}, and start with no dot, for a result of that name"
         raise _validate.fail(what, must_be, repr(name))
 
 

@@ -12,13 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import _validate
-from ._config import CONFIG
-from ._folder import WEIGHTS
-from ._names import FIGURE, REPORT
-from ._verdict import MEMBER
+from ._names import REPORT
 
 
-FORMAT = "clairjax refine 1"
+FORMAT = "clairjax refine 2"
 IN_USE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
@@ -122,9 +119,7 @@ def _ours(out: Path) -> set[str] | None:
     """The files that an earlier call wrote there; None if none did."""
     try:
         content = json.loads((out / REPORT).read_text(encoding="utf-8"))
-        members = [name for name, client in content["clients"].items() if client["verdict"] == MEMBER]
-        files = {f"{name}/{file}" for name in members for file in (CONFIG, WEIGHTS)}
-        return {REPORT, FIGURE, *files} if content.get("format") == FORMAT else None
+        return {*content["files"]} if content["format"] == FORMAT else None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return None
 

@@ -4,98 +4,209 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ._config import CONFIG, refined_fields
-from ._folder import WEIGHTS, Folder
-from ._names import FIGURE, REPORT
+from .. import _validate
+from ._choose import CANDIDATES
+from ._client import blended, write_folder
+from ._command import Command
+from ._config import global_fields
+from ._evidence import Evidence
+from ._halves import halves
+from ._names import FIGURE, GLOBAL, REPORT
 from ._out import check_out
-from ._part import write_part
 from ._place import take_place
 from ._plot import heat_map
+from ._pool import Pool, Samples, pool
 from ._refine import Refinement
-from ._report import report
-from ._tensors import read, write
+from ._report import Facts, Written, report
+from ._serving import for_serving
+from ._shared import Median, Shared, median_tensors
+from ._sharing import Evaluate, Sharing, find_sharing, find_space, undecided
+
+
+Progress = Callable[[str], Any]
 
 
 def save(
     refinement: Refinement,
     out: str | os.PathLike[str],
     *,
+    samples: Samples | None = None,
+    evaluate: Evaluate | Command | None = None,
+    blend: float | None = None,
+    serving: bool = False,
     force: bool = False,
-    progress: Callable[[str], Any] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a refined adapter for every member, `report.json` and a heat map, `report.png`.
+    """Write what the members have in common, an adapter for each where that helps, `report.json` and `report.png`.
 
-    `out/CLIENT` is an adapter that PEFT loads as any other: the reported keys and types, factors at scale 1 in the
-    refined modules, everything else bit for bit as it was. A `truncation_error` in the report is of what is in the
-    file, rounded to its type. Files are made in a hidden folder beside `out`, which takes the name at the end: on any
-    error `out` is as before. What appears in `out` meanwhile stays; with `force` a result of another call is replaced,
-    and nothing else. The new result is then kept beside it as `OUT.*.kept`, and the error says so. A call that is
-    killed leaves the hidden folder, `.OUT.*.tmp`; killed in the moment between moving a former result away and taking
-    its name, it leaves the former one as `.OUT.*.old/out`.
+    `out/global` is the geometric median of the members' updates, each module of at most 1.5 times the usual norm: what
+    a federation hands out. `out/CLIENT` is t · own + (1 − t) · shared, with one t for all members. It is written where
+    there is a t, by the first of these that there is:
 
-    **Arguments:** `refinement`, of `refine`. `out`: a new or empty folder; with `force` also one that an earlier call
-    wrote, which is replaced. `progress`: called with a module's name before its turn.
+    - `blend` says it;
+    - `evaluate` is given: `choose` finds it;
+    - three members have folders `half-a` and `half-b` in their own, adapters that they trained in the same way on
+      halves of their data: t is 0 where halves of different clients agree as well as a client's own two, or else 1;
+    - `refine` was told `shared="rows"` or `"columns"`: 0.
+
+    What is shared is the median, or with rows or columns what CLAIR makes of a client. "auto" is CLAIR's where most
+    (70 %) of what is a client's own lies in a few directions that others' deviations have, too; t is 0 then. Adapters
+    that were trained from one A do not show that, and gained less by CLAIR than by the median. Nothing else in the
+    clients' adapters tells whether sharing helps: where tasks differ it makes every client worse.
+
+    Every folder is an adapter that PEFT loads: the reported keys and types, factors at scale 1 in the modules that
+    changed, everything else bit for bit as it was, and the client's model card. A `truncation_error` in the report is
+    of what is in the file, rounded to its type. Files are made in a hidden folder beside `out`, which takes the name
+    at the end: on any error `out` is as before. What appears in `out` meanwhile stays; with `force` a result of
+    another call is replaced, and nothing else. The new result is then kept beside it as `OUT.*.kept`, and the error
+    says so. A call that is killed leaves the hidden folder, `.OUT.*.tmp`; killed in the moment between moving a former
+    result away and taking its name, it leaves the former one as `.OUT.*.old/out`.
+
+    **Arguments:**
+
+    - `refinement`, of `refine`. `out`: a new or empty folder; with `force` also one that an earlier call wrote.
+    - `samples`: by client, the numbers that they trained on. The median is weighted by them. They are claims:
+      nobody's weight is over a third.
+    - `evaluate`: called with a client's name and a state dict as PEFT has it, NumPy arrays with all modules at scale
+      1, the update being B · A; returns a loss on data that the client did not train on. Or a `command`.
+    - `blend`: t, from 0 to 1.
+    - `serving`: every module of every folder at one rank and at scale 1, as inference servers need that know one r and
+      one alpha.
+    - `progress`: called with a module's or client's name before its turn.
 
     **Returns:** the content of `report.json`.
 
-    **Raises:** `ValueError` for an `out` that is in use, at the start or at the end, and for a rank too small to be
-    worth writing: below the client's own and losing more than refining changes; as `check_out`. `OSError` as of the
-    disk.
+    **Raises:** `ValueError` for arguments out of range; for an `out` that is in use, at the start or at the end; for a
+    loss that is no number; and for a rank too small to be worth writing: below the client's own and losing more than
+    refining changes; as `check_out`. `OSError` as of the disk.
 
-    **Cost:** a module, as `clairjax.alignment.compress`; memory of one module or one client, disk twice the result.
+    **Cost:** a module, two eigendecompositions of the sum of the members' ranks, or one of its smaller side; a client
+    and module, those of its rank and the median's. Memory of one client, disk twice the result.
 
     >>> import clairjax as cj
     >>> cj.adapters.save(refinement, "refined")  # doctest: +SKIP
     """
+    _check(blend, evaluate)
+    _validate.flag(serving, "serving")
     check_out(refinement.adapters, out, force)
+    with _beside(out, force) as folder:
+        return _fill(refinement, folder, samples, blend, evaluate, serving, progress)
+
+
+def candidates(
+    refinement: Refinement,
+    out: str | os.PathLike[str],
+    *,
+    samples: Samples | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[float, Path]]:
+    """Write every member's candidates, for clients to measure where their data are.
+
+    Each client measures its own, `out/CLIENT/t-0`, `t-0.25`, `t-0.5`, `t-0.75` and `t-1`, which is its adapter as it
+    was. `choose` takes their losses, and `save(…, blend=t)` what it chose.
+
+    **Arguments:** `refinement`, `samples`, `progress`: as in `save`. `out`: a new or empty folder.
+
+    **Returns:** the folders by client and t.
+
+    **Raises:** as `save`; `ValueError` also without members.
+
+    **Cost:** as `save`, five times.
+
+    >>> import clairjax as cj
+    >>> places = cj.adapters.candidates(refinement, "candidates")  # doctest: +SKIP
+    >>> t = cj.adapters.choose({"a": {0.0: 2.1, 1.0: 2.4}, "b": {0.0: 2.2, 1.0: 2.3}, "c": {0.0: 2.0, 1.0: 2.4}})
+    """
+    check_out(refinement.adapters, out, False)
+    if not (common := pool(refinement, samples, progress)).modules:
+        raise _validate.fail("refinement", "of members who have a module in common", "none")
+    with _beside(out, False) as folder:
+        shared, _ = _share(refinement, common, folder, progress)[:2]
+        for name in refinement.members:
+            for t in CANDIDATES:
+                blended(shared, name, t).write(folder / name / f"t-{t:g}")
+        shutil.rmtree(folder / GLOBAL)
+        shutil.rmtree(folder / ".parts", ignore_errors=True)
+    return {name: {t: Path(out) / name / f"t-{t:g}" for t in CANDIDATES} for name in refinement.members}
+
+
+def _check(blend: float | None, evaluate: Evaluate | Command | None) -> None:
+    if blend is not None and (isinstance(blend, bool) or not isinstance(blend, int | float) or not 0 <= blend <= 1):
+        raise _validate.fail("blend", "a number from 0 to 1", repr(blend))
+    if evaluate is not None and not callable(evaluate):
+        raise _validate.fail(
+            "evaluate", "a callable of a client's name and a state dict, or a command", repr(evaluate)
+        )
+    if blend is not None and evaluate is not None:
+        raise _validate.fail("blend", "None where evaluate chooses it", blend)
+
+
+@contextmanager
+def _beside(out: str | os.PathLike[str], force: bool) -> Iterator[Path]:
     target = Path(out).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:
-        content = _fill(refinement, beside, progress)
+        yield beside
         beside.chmod(0o755)
         take_place(beside, target, force)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return content
 
 
-def _fill(refinement: Refinement, folder: Path, progress: Callable[[str], Any] | None) -> dict[str, Any]:
-    parts = folder / ".parts"
-    parts.mkdir()
-    written: dict[str, dict[str, Any]] = {}
-    for number, module in enumerate(refinement.findings):
-        if progress is not None:
-            progress(module)
-        if len(refinement.members_of(module)) >= 2:
-            written[module] = write_part(refinement, module, parts / f"{number}.safetensors")
-    places = {module: parts / f"{number}.safetensors" for number, module in enumerate(refinement.findings)}
-    for name in refinement.members:
-        _write_client(refinement.adapters.clients[name], folder / name, written, places)
-    shutil.rmtree(parts)
+def _fill(
+    refinement: Refinement,
+    folder: Path,
+    samples: Samples | None,
+    blend: float | None,
+    evaluate: Evaluate | Command | None,
+    serving: bool,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    common = pool(refinement, samples, progress)
+    if not common.modules:
+        written = Written(undecided(refinement), common)
+    else:
+        shared, seen, median = _share(refinement, common, folder, progress)
+        sent, notices = halves(refinement, common)
+        sharing = find_sharing(shared, seen, blend, evaluate, sent)
+        written = Written(sharing, common, median, shared, _write_clients(shared, sharing, folder, progress), notices)
+        shutil.rmtree(folder / ".parts", ignore_errors=True)
+    if serving:
+        for_serving(folder)
     content = report(refinement, written)
     (folder / REPORT).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     heat_map(refinement, folder / FIGURE)
     return content
 
 
-def _write_client(folder: Folder, target: Path, written: dict[str, dict[str, Any]], parts: dict[str, Path]) -> None:
-    tensors = folder.read(folder.carried)
-    ranks, scales = {}, {}
-    for module, place in folder.modules.items():
-        mine = written.get(module, {"places": {}})
-        if (number := mine["places"].get(folder.name)) is None:
-            tensors |= folder.read([place.up_key, place.down_key])
-            ranks[module], scales[module] = place.rank, folder.settings.scale(module)
-            continue
-        up, down = read(parts[module], folder.name, [f"up.{number}", f"down.{number}"]).values()
-        tensors |= {place.up_key: up, place.down_key: down}
-        ranks[module], scales[module] = mine["rank"], 1.0
-    target.mkdir()
-    write(tensors, target / WEIGHTS, metadata={"format": "pt"})
-    fields = refined_fields(folder.settings, ranks, scales)
-    (target / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def _share(
+    refinement: Refinement, common: Pool, folder: Path, progress: Progress | None
+) -> tuple[Shared, Evidence, Median]:
+    """The median is written first."""
+    median, tensors = median_tensors(refinement, common, progress)
+    write_folder(folder / GLOBAL, tensors, global_fields(median.template.settings, median.ranks, median.adapted))
+    space, seen = find_space(refinement, common)
+    places = {module: {name: k for k, name in enumerate(names)} for module, names in common.clips.items()}
+    shared = Shared(space, refinement, folder, median.template, places)
+    if space in ("rows", "columns"):
+        shared.write_parts(progress)
+    return shared, seen, median
+
+
+def _write_clients(shared: Shared, sharing: Sharing, folder: Path, progress: Progress | None) -> dict[str, Facts]:
+    written: dict[str, Facts] = {}
+    if sharing.t is None:
+        return written
+    for name in shared.refinement.members:
+        if progress is not None:
+            progress(name)
+        adapter = blended(shared, name, sharing.t)
+        adapter.write(folder / name)
+        written[name] = adapter.facts()
+    return written

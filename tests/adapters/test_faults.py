@@ -81,7 +81,12 @@ def test_report_and_table_tell_every_fault_in_full(fleet, width, tmp_path, capsy
         assert stored["clients"][name]["verdict"] == verdict
         for word in stored["clients"][name]["reason"].split():
             assert word in letters
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {*fleet.members, "report.json", "report.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *fleet.members,
+        "global",
+        "report.json",
+        "report.png",
+    }
 
 
 def test_a_status_is_told_with_its_advice(fleet):

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from compilations import nothing_compiles
 
 
 pytest.importorskip("safetensors")
@@ -28,7 +29,7 @@ def test_the_contaminated_client_is_named_and_the_others_written(written):
     }
     assert found.verdicts["client3"].voted_out == tuple(sorted(MODULES)) and found.verdicts["client3"].modules == 3
     names = {path.name for path in (root / "out").iterdir()}
-    assert names == {f"client{k}" for k in range(8) if k != 3} | {"report.json", "report.png"}
+    assert names == {f"client{k}" for k in range(8) if k != 3} | {"global", "report.json", "report.png"}
     assert json.loads((root / "out" / "report.json").read_text()) == report
     assert [module["shared_rank"] for module in report["modules"].values()] == [folders.SHARED] * 3
     assert (root / "out" / "report.png").read_bytes().startswith(b"\x89PNG")
@@ -236,7 +237,7 @@ def test_columns_of_adapters_are_rows_of_the_transposed(tmp_path):
         for name, change in {"turned": turned, "straight": None}.items()
     ]
     columns = cj.adapters.refine(loaded[0], shared="columns")
-    rows = cj.adapters.refine(loaded[1])
+    rows = cj.adapters.refine(loaded[1], shared="rows")
     for module in ATTACKED:
         assert columns.members_of(module) == rows.members_of(module) == list(rows.verdicts)
         refined = [each.refined(module)[1].dense() for each in (columns, rows)]
@@ -261,9 +262,9 @@ def test_adapters_that_look_as_if_from_one_start_are_noticed(tmp_path):
         return write(tmp_path, k, modules=ATTACKED, change=change)
 
     loaded = cj.adapters.load([from_one_start(k) for k in range(8)])
-    (notice,) = cj.adapters.refine(loaded).notices
+    (notice,) = cj.adapters.refine(loaded, shared="rows").notices
     assert notice.startswith("2 of 2 modules: the shared row space has room for a whole adapter, as where all start")
-    assert not cj.adapters.refine(loaded, shared="columns").notices
+    assert not any(cj.adapters.refine(loaded, shared=shared).notices for shared in ("auto", "columns"))
 
 
 @pytest.mark.parametrize("strangers", [0, 3])
@@ -403,7 +404,7 @@ def test_clients_must_be_three_different_ones_over_one_base(tmp_path):
         ({"rank": 20_000}, "rank must be at most 14, the smallest side of module layers.0.attn.q, got 20000."),
         ({"tolerance": 1.0}, "tolerance must be above 0 and below 1, got 1.0."),
         ({"tolerance": True}, "tolerance must be one number, got True."),
-        ({"shared": "row"}, "shared must be 'rows' or 'columns', got 'row'."),
+        ({"shared": "row"}, "shared must be 'auto', 'rows' or 'columns', got 'row'."),
     ],
 )
 def test_bad_arguments(written, arguments, message):
@@ -413,12 +414,9 @@ def test_bad_arguments(written, arguments, message):
 
 def test_refining_writes_nothing_and_compiles_once_a_shape(tmp_path):
     inputs = write_all(tmp_path / "in", bad=())
-    from clairjax.alignment import _elect
-
-    _elect._elect.clear_cache()
-
     cj.adapters.refine(cj.adapters.load(inputs))
-    assert _elect._elect._cache_size() == len(set(MODULES.values()))
+    with nothing_compiles():
+        cj.adapters.refine(cj.adapters.load(inputs))
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

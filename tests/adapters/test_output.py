@@ -107,11 +107,13 @@ def test_folders_are_a_list_of_paths_that_lead_somewhere(tmp_path):
             cj.adapters.load([*write_all(tmp_path / str(path == "a\0b"), count=3), path], strict=True)
 
 
-@pytest.mark.parametrize("name", ["report.json", "report.png", "Report.PNG", ".parts", ".hidden", "new\nline"])
+@pytest.mark.parametrize(
+    "name", ["report.json", "report.png", "Report.PNG", "Global", ".parts", ".hidden", "new\nline"]
+)
 def test_a_client_whose_name_cannot_be_a_results_is_refused_before_the_work(name, tmp_path):
     inputs = [write(tmp_path / "in", k) for k in range(3)]
     inputs[1] = inputs[1].rename(tmp_path / "in" / name)
-    must_be = "printable, not report.json or report.png, and start with no dot, for a result of that name"
+    must_be = "printable, not report.json, report.png or global, and start with no dot, for a result of that name"
     message = f"names of client folders must be {must_be}, got {name!r}."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         cj.adapters.check_out(cj.adapters.load(inputs), tmp_path / "out", force=False)
@@ -133,7 +135,8 @@ def test_any_other_name_is_drawn_and_written_as_it_is(tmp_path, monkeypatch):
     found = cj.adapters.refine(cj.adapters.load(inputs))
     cj.adapters.save(found, tmp_path / "out")
     assert drawn == [(name, False) for name in names]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {*found.members, "report.json", "report.png"}
+    beside = {"report.json", "report.png", "global"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*found.members, *beside}
     cj.adapters.save(found, tmp_path / "out", force=True)
 
 
@@ -159,7 +162,7 @@ def test_values_beyond_a_files_type_are_refused(tmp_path):
     grown = lambda up, down: (1e11 * up, down)
     inputs = write_all(tmp_path / "in", dtype="float16", config={"lora_alpha": 6e8}, change=grown)
     found = cj.adapters.refine(cj.adapters.load(inputs))
-    message = "client client0: module layers.0.attn.q must fit its file's type, F16, got larger values."
+    message = "global: module layers.0.attn.q must fit its file's type, F16, got larger values."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         cj.adapters.save(found, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -183,7 +186,7 @@ if how.startswith("limited"):
         except OSError as error:
             print(error, os.listdir(os.path.dirname(out)))
 elif how == "killed in writing":
-    cj.adapters.save(found, out, force=True, progress=lambda module: module == list(found.findings)[-1] and kill())
+    cj.adapters.save(found, out, force=True, progress=lambda what: what == found.members[-1] and kill())
 elif how == "killed in renaming":
     rename = os.rename
     os.rename = lambda *places: (rename(*places), kill())
@@ -214,14 +217,15 @@ def interrupted(tmp_path_factory):
 
 
 def test_a_disk_that_takes_no_more_leaves_the_former_result_alone(interrupted, tmp_path):
-    """The system refuses a part, then a client's file, then the figure."""
-    done, before = interrupted(f"limited 4000 {CARRIED // 2} {CARRIED + 5000}", tmp_path)
+    """The system refuses the median, then a part, then a client's file, then the figure."""
+    done, before = interrupted(f"limited 1000 5000 {CARRIED - 4000} {CARRIED + 5000}", tmp_path)
     assert done.returncode == 0, done.stderr
-    part, client, figure = done.stdout.splitlines()
+    median, part, client, figure = done.stdout.splitlines()
+    assert "/global/adapter_model.safetensors could not be written: " in median
     assert "/.parts/0.safetensors could not be written: " in part and "File too large" in part
     assert "/client0/adapter_model.safetensors could not be written: " in client and "File too large" in client
     assert figure.startswith("[Errno 27] File too large")
-    assert all(".tmp" not in line.split("[")[-1] for line in (part, client, figure))
+    assert all(".tmp" not in line.split("[")[-1] for line in (median, part, client, figure))
     assert contents(tmp_path / "out") == before
     assert {path.name for path in tmp_path.iterdir()} == {"out", "elsewhere"}
 
@@ -232,7 +236,7 @@ def test_a_kill_in_mid_write_leaves_the_former_result_alone(interrupted, tmp_pat
     assert done.returncode == -9, done.stderr
     assert contents(tmp_path / "out") == before
     (left,) = (path for path in tmp_path.iterdir() if path.name != "out")
-    assert left.match(".out.*.tmp") and list((left / ".parts").iterdir())
+    assert left.match(".out.*.tmp") and list((left / ".parts").iterdir()) and (left / "global").is_dir()
     assert ".OUT.*.tmp" in cj.adapters.save.__doc__
 
 

@@ -21,11 +21,10 @@ MOMENTS = [(which, when) for which in (1, 2) for when in ("before", "after")]
 
 def result(place, number):
     """What `save` writes, with a number in each file."""
-    verdicts = {name: {"verdict": "member"} for name in CLIENTS}
     for file in FILES:
         (place / file).parent.mkdir(parents=True, exist_ok=True)
         (place / file).write_text(f"{number}")
-    (place / "report.json").write_text(json.dumps({"format": FORMAT, "clients": verdicts, "number": number}))
+    (place / "report.json").write_text(json.dumps({"format": FORMAT, "files": FILES, "number": number}))
     return place
 
 
@@ -169,8 +168,8 @@ def test_nothing_outside_the_folder_is_removed_whatever_its_report_names(tmp_pat
     victim = result(tmp_path / "victim", 5)
     out = tmp_path / "out"
     out.mkdir()
-    clients = {name: {"verdict": "member"} for name in ("../victim", str(victim))}
-    (out / "report.json").write_text(json.dumps({"format": FORMAT, "clients": clients}))
+    named = [f"{name}/{file}" for name in ("../victim", str(victim)) for file in FILES]
+    (out / "report.json").write_text(json.dumps({"format": FORMAT, "files": ["report.json", *named]}))
     take_place(result(tmp_path / "new", 1), out, True)
     assert number(out) == 1 and number(victim) == 5
 
@@ -184,5 +183,5 @@ def test_save_loses_nothing_that_appears_while_it_works(written, tmp_path):
         cj.adapters.save(found, out, progress=lambda module: put(out))
     (kept,) = tmp_path.glob("out.*.kept")
     assert files(out) == {"thesis.txt": "the only copy"} and f"{kept}." in str(caught.value)
-    assert {path.name for path in kept.iterdir()} == {*found.members, "report.json", "report.png"}
+    assert {path.name for path in kept.iterdir()} == {*found.members, "global", "report.json", "report.png"}
     assert "OUT.*.kept" in cj.adapters.save.__doc__ and len(list(tmp_path.iterdir())) == 2

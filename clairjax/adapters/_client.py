@@ -1,0 +1,122 @@
+"""One client's adapter, t · own + (1 − t) · shared: its tensors, and its folder."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._config import CONFIG, refined_fields
+from ._folder import WEIGHTS, Folder
+from ._pool import scaled
+from ._products import Pair, balanced, in_type, norm, rank_within, spectrum, summed
+from ._refine import Refinement
+from ._shared import LARGE, Shared, check_finite, relative
+from ._tensors import FLOATS, wide, write
+
+
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One module's factors at scale 1, in the file's type; relative to the whole, what they lose and what changed."""
+
+    factors: Pair
+    error: float
+    change: float
+
+    @property
+    def rank(self) -> int:
+        return self.factors[0].shape[1]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A client's folder, and of its modules those that are not as they were."""
+
+    folder: Folder
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def tensors(self) -> tuple[dict[str, np.ndarray], dict[str, int], dict[str, float]]:
+        """All of them by the keys they came under, and the modules' ranks and scales."""
+        tensors = self.folder.read(self.folder.carried)
+        ranks, scales = {}, {}
+        for module, place in self.folder.modules.items():
+            if part := self.parts.get(module):
+                tensors |= dict(zip((place.up_key, place.down_key), part.factors, strict=True))
+                ranks[module], scales[module] = part.rank, 1.0
+            else:
+                tensors |= self.folder.read([place.up_key, place.down_key])
+                ranks[module], scales[module] = place.rank, self.folder.settings.scale(module)
+        return tensors, ranks, scales
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All at scale 1, so that the update is B · A, factors in float32 (float64 stays)."""
+        tensors, _, scales = self.tensors()
+        for module, place in self.folder.modules.items():
+            up, down = wide(tensors[place.up_key]), wide(tensors[place.down_key])
+            tensors |= {place.up_key: up * up.dtype.type(scales[module]), place.down_key: down}
+        return tensors
+
+    def facts(self) -> dict[str, dict[str, float]]:
+        """For the report, by module."""
+        return {
+            module: {"rank": part.rank, "truncation_error": part.error, "relative_change": part.change}
+            for module, part in self.parts.items()
+        }
+
+    def write(self, target: Path) -> None:
+        tensors, ranks, scales = self.tensors()
+        write_folder(target, tensors, refined_fields(self.folder.settings, ranks, scales), self.folder.path / CARD)
+
+
+def write_folder(
+    target: Path, tensors: Mapping[str, np.ndarray], fields: dict[str, Any], card: Path | None = None
+) -> None:
+    """As PEFT does, with a model card if there is one."""
+    target.mkdir(parents=True)
+    write(tensors, target / WEIGHTS, metadata={"format": "pt"})
+    (target / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if card is not None and card.is_file():
+        shutil.copyfile(card, target / CARD)
+
+
+def blended(shared: Shared, name: str, t: float) -> Adapter:
+    """**Raises:** `ValueError` for a rank too small to be worth writing."""
+    folder = shared.refinement.adapters.clients[name]
+    if t == 1:
+        return Adapter(folder)
+    parts = {}
+    for module in folder.modules:
+        if (theirs := shared.parts(name, module)) is not None:
+            parts[module] = _part(shared.refinement, name, module, t, theirs)
+    return Adapter(folder, parts)
+
+
+def _part(refinement: Refinement, name: str, module: str, t: float, theirs: list[tuple[float, Pair]]) -> Part:
+    own = scaled(refinement, name, module)
+    whole = [(t, own)] if t else []
+    whole += [((1 - t) * share, pair) for share, pair in theirs]
+    exact = summed(whole)
+    change = norm(summed([*whole, (-1, own)]))
+    factors, length = exact, norm(exact)
+    # The median alone is cut already; what is large goes side by side, without loss.
+    if len(whole) > 1 and (refinement.rank is not None or exact[0].shape[1] <= LARGE):
+        found = spectrum(exact)
+        needed = rank_within(found.values, refinement.tolerance * length)
+        rank = refinement.rank or needed
+        factors = balanced(found, rank)
+        lost = float(np.linalg.norm(found.values[rank:]))
+        if rank < own[0].shape[1] and lost > max(change, refinement.tolerance * length):
+            why = f"at it module {module} of client {name} loses {lost / length:.0%}, more than refining changes"
+            must_be = min(own[0].shape[1], needed)
+            raise ValueError(f"rank must be at least {must_be}, got {rank}: {why}.")
+    kind = refinement.adapters.clients[name].modules[module].kind
+    factors = in_type(factors, FLOATS[kind])
+    check_finite(factors, f"client {name}", module, kind)
+    error = norm(summed([(1, factors), (-1, exact)]))
+    return Part(factors, relative(error, length), relative(change, length))
