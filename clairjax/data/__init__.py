@@ -9,6 +9,9 @@ from ._exact import SubspaceProblem as SubspaceProblem
 from ._federation import Federation as Federation
 from ._federation import Split as Split
 from ._federation import scaled as scaled
+from ._files import LabelledImages as LabelledImages
+from ._images import digits as digits
+from ._images import read_images as read_images
 from ._linear import MultiResponse as MultiResponse
 from ._linear import Problem as Problem
 from ._linear import ols as ols

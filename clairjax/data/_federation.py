@@ -29,7 +29,7 @@ class Split(eqx.Module):
     @property
     def mask(self) -> Bool[Array, "clients samples"]:
         """True at samples, false at padding."""
-        return jnp.arange(self.rows.shape[1])[None] < self.counts[:, None]
+        return jnp.arange(self.rows.shape[1], dtype=self.counts.dtype)[None] < self.counts[:, None]
 
 
 class Federation(eqx.Module):

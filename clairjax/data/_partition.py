@@ -82,7 +82,7 @@ class Dirichlet(Scheme):
 class ByGroup(eqx.Module):
     """A client for each distinct id, such as a writer or a speaker: `ids` [samples], in the order of the samples."""
 
-    ids: Any = eqx.field(static=True)
+    ids: Any
 
 
 def partition(
@@ -209,9 +209,7 @@ def _test_rows(
     if whole_classes:
         return [np.flatnonzero(np.isin(apart.labels, labels[each])) for each in rows]
     if shares is None:
-        raise _validate.fail(
-            "test", "a share where scheme is ByGroup (or whole_classes True)", "a test set of its own"
-        )
+        raise _validate.fail("test", "a share where scheme is ByGroup without whole_classes", "a test set of its own")
     return _deal(shares, apart.labels, rng)
 
 
