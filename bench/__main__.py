@@ -14,12 +14,13 @@ import jax
 import typer
 from rich.console import Console
 
-from . import _measure, adapters, correctness, memory, program, representation, scaling, sweep
+from . import _measure, adapters, correctness, first_call, memory, program, representation, scaling, sweep
 from ._report import Report, show, write_json
 
 
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "correctness": correctness.measure,
+    "first-call": first_call.measure,
     "program": program.measure,
     "sweep": sweep.measure,
     "scaling": scaling.measure,

@@ -186,7 +186,3 @@ def test_results_are_documented_arrays(result):
         assert f"`{field.name}`" in text
         shaped = hasattr(field.type, "dim_str")  # a jaxtyping annotation
         assert shaped or field.type in (Status, Penalty, Election, Decomposition | None) or field.name == "refined"
-
-
-def test_survives_a_process_of_32_bits(rerun_in_32_bits):
-    rerun_in_32_bits(__file__, "-k", "compile_nothing and (Factored or Multipliers or clair or flute)")

@@ -93,10 +93,6 @@ def test_names_itself_in_the_compiled_code(rng):
         assert "clairjax." + name.split()[0].strip(",") in text, name
 
 
-def test_survives_a_process_of_32_bits(rerun_in_32_bits):
-    rerun_in_32_bits(__file__, "-k", "dtype or zero or switch")
-
-
 def test_the_door_is_covered():
     public = {name for name, value in vars(kernels).items() if inspect.isfunction(value)}
     assert public == {name.split()[0].strip(",") for name in CASES}

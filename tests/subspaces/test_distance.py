@@ -135,7 +135,3 @@ def test_keeps_the_dtype_and_vmap_is_a_loop(dtype, function):
     assert batched.dtype == dtype
     looped = [jax.jit(function)(a, b) for a, b in zip(first, second, strict=True)]
     np.testing.assert_allclose(batched, np.stack(looped), atol=50 * float(jnp.finfo(dtype).eps))
-
-
-def test_survives_a_process_of_32_bits(rerun_in_32_bits):
-    rerun_in_32_bits(__file__, "-k", "made or absent or finite")
