@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 from . import adapters as adapters
 from . import alignment as alignment
 from . import data as data
+from . import experiments as experiments
 from . import federated as federated
 from . import kernels as kernels
 from . import models as models

@@ -208,6 +208,59 @@ def test_every_field_of_every_experiment_can_be_set_to_what_it_is(name, preset):
             assert experiment.parse(preset, [f"{field}={text}"]) == {field: value}
 
 
+OWN = """
+from typing import NamedTuple
+import jax.numpy as jnp
+from clairjax.experiments import Column, Experiment, Preset, Tabulated
+import beside
+
+class Cell(NamedTuple):
+    size: int
+    law: str = "even"
+
+def replicate(key, cell):
+    return {"mean": beside.mean(cell.size)}
+
+EXPERIMENT = Experiment("own", "One's own", {"tiny": Preset((Cell(2), Cell(3)), 3)}, replicate,
+                        [Tabulated("Own", [Column("size"), Column("law"), Column("mean")])])
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """An experiment in a file, with a module beside it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "beside.py").write_text("import jax.numpy as jnp\nmean = lambda size: jnp.arange(size * 1.0).mean()\n")
+    (folder / "own.py").write_text(OWN)
+    return folder / "own.py"
+
+
+def test_a_file_of_one_s_own_is_run_set_resumed_reported_and_profiled(invoke, own, tmp_path):
+    done = invoke("reproduce", own, "--set", "law=odd")
+    assert done.exit_code == 0, done.output
+    assert "Results(2 cells x 3 replicates, 0 failed)" in done.stdout and "figure.png" not in done.stdout
+    folder = tmp_path / "results" / "own" / "tiny-float64-seed0-law=odd"
+    files = {path.name for path in folder.iterdir() if path.is_file()}
+    assert files == {"manifest.json", "report.md", "results.csv", "results.nc"}
+    assert "| 3 | odd | 1.000 ±0.000 |" in (folder / "report.md").read_text()
+    again = invoke("reproduce", own, "--set", "law=odd")
+    assert again.stdout.split("Results")[0] == done.stdout.split("Results")[0]
+    assert again.stderr.splitlines()[1].startswith("prepare: 3 of 6, ")
+    assert "Cell(size=3, law='even'), 2 replicates at once" in invoke("profile", own, "--cell", 1, "--lanes", 2).stdout
+
+
+def test_what_goes_wrong_in_a_file_of_one_s_own_is_shown_where_it_does(invoke, own):
+    own.write_text(OWN.replace("return {", "raise ValueError('at this line')\n    return {"))
+    done = invoke("reproduce", own)
+    assert isinstance(done.exception, ValueError) and str(done.exception) == "at this line"
+    own.write_text("EXPERIMENT = 3")
+    assert "own.py must have an experiment, as EXPERIMENT = Experiment(…), got int." in invoke("profile", own).stderr
+    assert "path must be a Python file with an experiment, got" in invoke("reproduce", own.parent / "no.py").stderr
+
+
 def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
     done = invoke("profile", "sines", "--lanes", 2, "--cell", 1, "--trace", "trace")
     assert done.exit_code == 0, done.output
@@ -220,9 +273,9 @@ def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
     [
         (
             ["reproduce", "sine"],
-            f"'sine' is not one of {', '.join(EXPERIMENTS)}, sines, mixed.",
+            f"NAME must be one of {', '.join(EXPERIMENTS)}, sines, mixed, or a Python file as mine.py, got sine.",
         ),
-        (["reproduce", "sines", "--preset", "huge"], "'huge' is not one of 'smoke', 'laptop', 'paper'."),
+        (["reproduce", "sines", "--preset", "huge"], "preset must be one of smoke, laptop, paper, got huge."),
         (["reproduce", "sines", "--replicates", 0], "should be greater than or equal to 1"),
         (["reproduce", "sines", "--seed", -1], "should be greater than or equal to 0"),
         (["reproduce", "sines", "--dtype", "float16"], "'float16' is not one of 'float32', 'float64'."),

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 
 import jax
 import pages
@@ -22,8 +23,10 @@ ENTRY = r"^:+\{py:\w+\} clairjax\.\w+\.(\w+)"
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty current folder; commands may change whether JAX has 64 bits."""
+    """A folder with nothing but `docs`; commands may change whether JAX has 64 bits, and where Python looks."""
     wide = jax.config.jax_enable_x64
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "docs").symlink_to(DOCS)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     jax.config.update("jax_enable_x64", wide)
@@ -35,7 +38,7 @@ def test_code_on_a_page_prints_what_the_page_says(name, here):
 
 
 def test_commands_name_experiments_and_each_has_a_place_in_the_results():
-    commands = re.compile(r"clairjax (?:reproduce|profile) ([a-z][\w-]*)")
+    commands = re.compile(r"clairjax (?:reproduce|profile) ([a-z][\w-]*)(?![\w/-])")
     assert {name for text in TEXTS.values() for name in commands.findall(text)} <= set(EXPERIMENTS)
     assert set(EXPERIMENTS) <= set(commands.findall(TEXTS["results.md"]))
 

@@ -1,6 +1,10 @@
 """The commands: each parses, calls, prints."""
 
 import enum
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,8 +12,8 @@ import jax
 import typer
 from rich.table import Table
 
-from .. import __version__
-from ..experiments import EXPERIMENTS, Experiment
+from .. import __version__, experiments
+from ..experiments import Experiment
 from ..profiling import profile as measure
 from ._common import REFUSED, console, fail, folder
 from ._ending import in_order
@@ -19,7 +23,7 @@ from ._refine import refine
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-Preset = enum.StrEnum("Preset", ["smoke", "laptop", "paper"])
+SIZES = ("smoke", "laptop", "paper")
 Precision = enum.StrEnum("Precision", ["float32", "float64"])
 
 
@@ -39,17 +43,15 @@ def clairjax(
     """Reproduce the papers' tables and figures, profile what computes them, and refine LoRA adapters."""
 
 
-def _experiment(name: str) -> Experiment:
-    if name not in EXPERIMENTS:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(EXPERIMENTS)}.")
-    return EXPERIMENTS[name]
-
-
-Name = Annotated[Any, typer.Argument(parser=_experiment, metavar="NAME", help="As `clairjax list` prints it.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="As `clairjax list` prints it, or a Python file: path/to/mine.py.")
+]
 Size = Annotated[
-    Preset,
+    str | None,
     typer.Option(
-        help="smoke: a minute or two, nearly all compilation; laptop: minutes on two cores; paper: as printed."
+        metavar="|".join(SIZES),
+        help="smoke: a minute or two, nearly all compilation; laptop: minutes on two cores; paper: as printed. "
+        "A file has its own. Left out: laptop, or a file's first.",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all draws.")]
@@ -66,9 +68,9 @@ Changes = Annotated[
 @in_order()
 def list_experiments() -> None:
     """Print the experiments and their sizes."""
-    table = Table("name", "what", *(f"{preset}" for preset in Preset), box=None, pad_edge=False)
-    for name, experiment in EXPERIMENTS.items():
-        sizes = [f"{len(size.cells)} × {size.replicates}" for size in map(experiment.preset, Preset)]
+    table = Table("name", "what", *SIZES, box=None, pad_edge=False)
+    for name, experiment in experiments.EXPERIMENTS.items():
+        sizes = [f"{len(size.cells)} × {size.replicates}" for size in map(experiment.preset, SIZES)]
         table.add_row(name, experiment.summary, *sizes)
     console().print(table, "\nSizes are cells × replicates.")
 
@@ -76,8 +78,8 @@ def list_experiments() -> None:
 @app.command()
 @in_order("the same command goes on from here")
 def reproduce(
-    experiment: Name,
-    preset: Size = Preset.laptop,
+    name: Name,
+    preset: Size = None,
     replicates: Annotated[int | None, typer.Option(min=1, help="Replicates a cell; the preset's if left out.")] = None,
     seed: Seed = 0,
     dtype: Dtype = Precision.float64,
@@ -92,31 +94,29 @@ def reproduce(
     The folder receives results.csv (one row a number), results.nc (labelled NetCDF), report.md, figure.png and
     manifest.json. The same command again goes on where it stopped.
     """
-    _use(dtype)
-    cells = _cells(experiment, preset, changes)
-    if out is None:
-        out = Path("results") / experiment.name / "-".join([preset, dtype, f"seed{seed}", *(changes or [])])
-    try:
+    with _refusing(name):
+        experiment, preset, cells = _chosen(name, preset, dtype, changes)
+        if out is None:
+            out = Path("results") / experiment.name / "-".join([preset, dtype, f"seed{seed}", *(changes or [])])
         results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out, progress=True)
         tables = experiment.write(results, out)
-    except ValueError as error:
-        fail(error, REFUSED)
     console().print(*tables)
     seconds = results.manifest["wall_seconds"]
-    print(f"{results}, {seconds:.0f} s. In {out}: results.csv, results.nc, report.md, figure.png, manifest.json")
+    files = ["results.csv", "results.nc", "report.md", *(["figure.png"] if experiment.plot else []), "manifest.json"]
+    print(f"{results}, {seconds:.0f} s. In {out}: {', '.join(files)}")
 
 
 @app.command()
 @in_order()
 def profile(
-    experiment: Name,
+    name: Name,
     trace: Annotated[
         Path | None,
         typer.Option(
             parser=folder, metavar="DIRECTORY", help="Folder that receives a trace for TensorBoard or Perfetto."
         ),
     ] = None,
-    preset: Size = Preset.laptop,
+    preset: Size = None,
     cell: Annotated[int, typer.Option(min=0, help="Which cell of the preset.")] = 0,
     lanes: Annotated[int, typer.Option(min=1, help="Replicates computed at once.")] = 8,
     seed: Seed = 0,
@@ -124,33 +124,45 @@ def profile(
     changes: Changes = None,
 ) -> None:
     """Compile one cell's replicates as one program, run it, and print what it costs."""
-    _use(dtype)
-    cells = _cells(experiment, preset, changes)
-    if cell >= len(cells):
-        fail(ValueError(f"--cell must be below {len(cells)}, the number of cells of {preset}, got {cell}."), REFUSED)
-    chosen = cells[cell]
+    with _refusing(name):
+        experiment, preset, cells = _chosen(name, preset, dtype, changes)
+        if cell >= len(cells):
+            raise ValueError(f"--cell must be below {len(cells)}, the number of cells of {preset}, got {cell}.")
+        replicate = experiment.prepared(cells[cell : cell + 1])
 
-    replicate = experiment.prepared([chosen])
+        def replicates(keys: jax.Array) -> dict[str, jax.Array]:
+            return jax.vmap(lambda key: replicate(key, cells[cell]))(keys)
 
-    def replicates(keys: jax.Array) -> dict[str, jax.Array]:
-        return jax.vmap(lambda key: replicate(key, chosen))(keys)
-
-    replicates.__name__ = experiment.name
-    print(f"{chosen}, {lanes} replicates at once")
-    try:
+        replicates.__name__ = experiment.name
+        print(f"{cells[cell]}, {lanes} replicates at once")
         print(measure(replicates, jax.random.split(jax.random.key(seed), lanes), trace=trace))
-    except ValueError as error:
-        fail(error, REFUSED)
 
 
-def _use(dtype: Precision) -> None:
+def _chosen(
+    name: str, preset: str | None, dtype: Precision, changes: list[str] | None
+) -> tuple[Experiment, str, tuple[Any, ...]]:
+    """The experiment, its preset's name and the cells; a file is run in the precision that is asked for."""
     jax.config.update("jax_enable_x64", dtype is Precision.float64)
+    if name.endswith(".py"):
+        experiment = experiments.load(name)
+    elif name in experiments.EXPERIMENTS:
+        experiment = experiments.EXPERIMENTS[name]
+    else:
+        known = ", ".join(experiments.EXPERIMENTS)
+        raise ValueError(f"NAME must be one of {known}, or a Python file as mine.py, got {name}.")
+    preset = experiment.default if preset is None else preset
+    return experiment, preset, experiment.choose(preset, experiment.parse(preset, changes or []))
 
 
-def _cells(experiment: Experiment, preset: str, changes: list[str] | None) -> tuple[Any, ...]:
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """What is asked for and cannot be is one line; what goes wrong in a user's own file is shown with its place."""
     try:
-        return experiment.choose(preset, experiment.parse(preset, changes or []))
+        yield
     except ValueError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if name.endswith(".py") and any(frame.filename == os.path.realpath(name) for frame in frames):
+            raise
         fail(error, REFUSED)
 
 

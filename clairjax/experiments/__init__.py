@@ -14,6 +14,7 @@ from ._table import Column as Column
 from ._table import Row as Row
 from ._table import Table as Table
 from ._table import Tabulated as Tabulated
+from ._table import rows_of as rows_of
 
 
 if TYPE_CHECKING:

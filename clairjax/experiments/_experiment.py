@@ -62,7 +62,7 @@ class Experiment(Generic[C]):
     """A sweep with sizes by name, tables and a plot: what `clairjax reproduce` runs.
 
     - `name`, `summary`: as `clairjax list` prints them; results go to a folder of that name;
-    - `presets`: sizes by name, of which `laptop` is run where none is asked for;
+    - `presets`: sizes by name; where none is asked for, `laptop` is run, or the first if there is none of that name;
     - `replicate(key, cell)`: one replicate, a dict of arrays;
     - `tables`: what is reported, each a `Tabulated` or any other function of the results that gives a `Table`;
     - `plot(results)`: a figure of matplotlib;
@@ -101,6 +101,13 @@ class Experiment(Generic[C]):
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\w[\w.-]*", self.name):
             raise ValueError(f"name must be letters, digits, '.', '_' and '-', as a folder's, got {self.name!r}.")
+        if not self.presets or not self.tables:
+            raise ValueError("presets and tables must be one or more each, got none.")
+
+    @property
+    def default(self) -> str:
+        """The name of the preset that is run where none is asked for."""
+        return "laptop" if "laptop" in self.presets else next(iter(self.presets))
 
     def preset(self, name: str) -> Preset:
         if name not in self.presets:
@@ -132,7 +139,7 @@ class Experiment(Generic[C]):
     def run(
         self,
         *,
-        preset: str = "laptop",
+        preset: str | None = None,
         replicates: int | None = None,
         seed: int = 0,
         cells: Sequence[C] | None = None,
@@ -140,7 +147,7 @@ class Experiment(Generic[C]):
         progress: bool | None = None,
     ) -> Results[C]:
         """Run it as a sweep: the cells and replicates of the preset unless given; see `clairjax.sweep.run`."""
-        size = self.preset(preset)
+        size = self.preset(self.default if preset is None else preset)
         cells = size.cells if cells is None else cells
         arguments = {"experiment": self.name, "seed": seed}
         sweep.check_folder(out, {"arguments": arguments})  # before `prepare`, as far as it is known

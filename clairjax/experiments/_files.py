@@ -35,17 +35,16 @@ def load(path: str | os.PathLike[str]) -> Experiment:
 
     >>> import pathlib, tempfile
     >>> from clairjax import experiments
-    >>> text = "from clairjax.experiments import Experiment; EXPERIMENT = Experiment('mine', 'Mine', {}, dict, [])"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder) / "mine.py"
-    ...     _ = path.write_text(text, encoding="utf-8")
-    ...     experiments.load(path).summary
-    'Mine'
+    ...     _ = path.write_text("from clairjax.experiments.clair_table1 import EXPERIMENT", encoding="utf-8")
+    ...     experiments.load(path).name
+    'clair-table1'
     """
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"path must be a Python file with an experiment, got {os.fspath(path)!r}, which is no file.")
-    experiment = getattr(_run(file.resolve()), "EXPERIMENT", None)
+    experiment = getattr(_run(Path(os.path.realpath(file))), "EXPERIMENT", None)
     if not isinstance(experiment, Experiment):
         got = "none" if experiment is None else type(experiment).__name__
         raise ValueError(f"{file} must have an experiment, as EXPERIMENT = Experiment(…), got {got}.")

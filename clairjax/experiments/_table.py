@@ -81,7 +81,27 @@ class Row(Generic[C_co]):
 
 
 def rows_of(results: Results[C]) -> list[Row[C]]:
-    """One row a cell, in the order of the results."""
+    """One row a cell, in the order of the results: the rows that `Tabulated` shows if it is given no others.
+
+    **Args:**
+
+    - `results`: of a sweep.
+
+    **Returns:** the rows, to be filtered, or `split` into parts.
+
+    **Cost:** a copy of the outputs without failed replicates.
+
+    >>> import jax
+    >>> from typing import NamedTuple
+    >>> from clairjax import sweep
+    >>> from clairjax.experiments import rows_of
+    >>> class Cell(NamedTuple):
+    ...     size: int
+    >>> replicate = lambda key, cell: {"index": jax.numpy.arange(cell.size)}
+    >>> results = sweep.run(replicate, [Cell(2)], key=jax.random.key(0), replicates=3)
+    >>> [str(part.mean("index")) for row in rows_of(results) for part in row.split(("first", "second"))]
+    ['0.000 ±0.000', '1.000 ±0.000']
+    """
     return [Row(cell, results.kept(cell)) for cell in results.cells]
 
 
