@@ -11,6 +11,8 @@ from ._contrasts import contrasts as contrasts
 from ._decompose import decompose as decompose
 from ._elect import Election as Election
 from ._elect import elect as elect
+from ._evidence import Evidence as Evidence
+from ._evidence import evidence as evidence
 from ._factored import Factored as Factored
 from ._gain import Collaboration as Collaboration
 from ._gain import collaboration as collaboration
@@ -21,12 +23,15 @@ from ._gain import projected_errors as projected_errors
 from ._level_ranks import level_ranks as level_ranks
 from ._low_rank import LowRankMatrices as LowRankMatrices
 from ._noiseless import Multipliers as Multipliers
+from ._pool import pool as pool
 from ._program import Decomposition as Decomposition
 from ._program import Penalty as Penalty
 from ._proximal_gradient import ProximalGradient as ProximalGradient
 from ._refine import refine as refine
 from ._refined_factors import RefinedFactors as RefinedFactors
 from ._solver import Solver as Solver
+from ._standing import VERDICTS as VERDICTS
+from ._standing import Verdict as Verdict
 from ._theory import column_overlap as column_overlap
 from ._theory import corrupted_pairs as corrupted_pairs
 from ._theory import incoherence as incoherence

@@ -1,0 +1,258 @@
+"""Where each client of a fleet stands: by direction, by row space and by size, all relative to the fleet itself."""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ._evidence import Either, Evidence, Numbers, divisor
+
+
+VERDICTS = ("member", "rescaled", "sign-flipped", "unrelated", "other rows", "undecided", "absent")
+MEMBER, RESCALED, FLIPPED, UNRELATED, OTHER_ROWS, UNDECIDED, ABSENT = range(len(VERDICTS))
+
+RATIO = 0.5  # of the usual agreement; who is below it can be low
+FEW = 0.3  # so low that half the distance is enough
+LEAST = 0.1  # agreement that unrelated adapters of one base model can have
+FLOOR = 0.1  # the least spread: of the usual agreement, and of logarithms of sizes
+ALIKE = 0.3  # of the usual agreement; where clients spread further, one who differs is no news
+SIZE = 2.0  # times the usual size, or one part in it
+QUANTILE = 2.33  # of a normal law, one in a hundred
+STRONG = 0.25  # of the median component of the leading direction; below it a sign is noise
+ROUNDS = 5
+
+
+class Verdict(eqx.Module):
+    """What `pool` says of each client, in NumPy arrays unless traced.
+
+    - `kind`: a place in `clairjax.alignment.VERDICTS`; `words` spells it out.
+    - `members`: who agrees with the others as is usual. A member may be `rescaled`.
+    - `agreement`: the cosine with the middle one of the others, over what the overlap of row spaces allows.
+    - `usual`, `spread`: the middle client's agreement, and how far others are from it; `decided`: whether they agree
+      enough, and alike enough, for directions to tell.
+    - `relative`: agreement over the usual one, the larger of corrected and plain cosine; `surprise`: how many spreads
+      it is from the usual one, of both the larger.
+    - `size`: over the usual size. `rows`: agreement of row spaces, over the usual one.
+    - `copies`: pairs that sent one matrix up to its scale, or nearly, in most layers.
+    - `together`: pairs of unrelated clients that agree with each other.
+    - `layer_agreement`, `layer_size`: the same in each layer; NaN where a client is absent.
+    """
+
+    kind: Int[Numbers, " clients"]
+    members: Bool[Numbers, " clients"]
+    agreement: Float[Numbers, " clients"]
+    relative: Float[Numbers, " clients"]
+    surprise: Float[Numbers, " clients"]
+    size: Float[Numbers, " clients"]
+    rows: Float[Numbers, " clients"]
+    copies: Bool[Numbers, "clients clients"]
+    together: Bool[Numbers, "clients clients"]
+    usual: Float[Numbers, ""]
+    spread: Float[Numbers, ""]
+    decided: Bool[Numbers, ""]
+    layer_agreement: Float[Numbers, "layers clients"]
+    layer_size: Float[Numbers, "layers clients"]
+
+    @property
+    def words(self) -> list[str]:
+        return [VERDICTS[place] for place in np.asarray(self.kind).tolist()]
+
+
+class _Level(NamedTuple):
+    """One kind of agreement: each client's with the core, the core's usual one, and its spread."""
+
+    mine: Either
+    usual: Either
+    spread: Either
+
+    @property
+    def relative(self) -> Either:
+        return self.mine / _or_infinite(self.usual)
+
+    @property
+    def surprise(self) -> Either:
+        return (self.mine - self.usual) / _or_infinite(self.spread)
+
+
+class _Fleet(NamedTuple):
+    """Tables over pairs, by all layers that both are in; who has a vote, and which pairs are compared."""
+
+    corrected: Either
+    plain: Either
+    rows: Either
+    chance: Either  # standard deviation of the corrected agreement of unrelated clients
+    copies: Either
+    present: Either
+    voters: Either
+    compared: Either
+
+
+class _Directions(NamedTuple):
+    low: Either
+    corrected: _Level
+    plain: _Level
+    relative: Either
+    surprise: Either
+    decided: Either
+
+
+def standing(layers: Evidence) -> Verdict:
+    """By all layers of `layers`, which has their axis in front. Nothing is compiled where these are NumPy's."""
+    with jax.default_matmul_precision("highest"), jax.numpy_rank_promotion("allow"):
+        return _standing(layers)
+
+
+def _standing(layers: Evidence) -> Verdict:
+    xp: Any = layers.cosine.__array_namespace__()
+    fleet = _fleet(layers)
+    signs = _signs(fleet)
+    core = fleet.voters
+    for _ in range(ROUNDS):
+        without = fleet.voters & ~_directions(fleet, core, signs).low
+        core = xp.where(without.sum() >= xp.maximum(3, fleet.voters.sum() // 2 + 1), without, core)
+    found = _directions(fleet, core, signs)
+    cut = _cut(core.sum().astype(fleet.plain.dtype))
+    decided = found.decided & (found.corrected.spread <= ALIKE * found.corrected.usual)
+    rows = _level(fleet.rows, fleet, core)
+    # Who started from another A agrees less in proportion; that is nothing to be named for.
+    undiminished = ~found.decided | (found.plain.mine > RATIO * found.plain.usual)
+    other_rows = (rows.relative < RATIO) & (rows.surprise < -cut) & undiminished
+    layer_sizes, apart, far = _sizes(layers, core, cut)
+    here = _median(layers.cosine / divisor(layers.overlap), fleet.compared & layers.present[:, None] & core)
+    members = fleet.present & decided & (found.relative >= RATIO) & ~found.low & ~other_rows
+    kind = xp.where(members, MEMBER, UNDECIDED)
+    for name, holds in {
+        RESCALED: far,
+        OTHER_ROWS: other_rows,
+        UNRELATED: found.low & decided,
+        FLIPPED: found.low & (found.relative < -RATIO),
+        ABSENT: ~fleet.present,
+    }.items():
+        kind = xp.where(holds, name, kind)
+    return Verdict(
+        kind=kind,
+        members=members,
+        agreement=found.corrected.mine,
+        relative=found.relative,
+        surprise=found.surprise,
+        size=xp.exp(apart),
+        rows=rows.relative,
+        copies=fleet.copies,
+        together=_together(fleet, kind == UNRELATED, found.corrected.mine),
+        usual=xp.asarray(found.corrected.usual),
+        spread=xp.asarray(found.corrected.spread),
+        decided=xp.asarray(decided),
+        layer_agreement=xp.where(layers.present, here, np.nan),
+        layer_size=xp.where(layers.present, xp.exp(layer_sizes), np.nan),
+    )
+
+
+def _fleet(layers: Evidence) -> _Fleet:
+    xp: Any = layers.cosine.__array_namespace__()
+    pairs = layers.present[:, :, None] & layers.present[:, None]
+    tables = (each.astype(layers.cosine.dtype) for each in (pairs, *layers[:5]))
+    sums = (xp.where(pairs, each, 0).sum(0) for each in tables)
+    number, cosine, overlap, chance, rows, near = sums
+    own = np.eye(len(number), dtype=bool)
+    present = layers.present.any(0)
+    copies = (2 * near > number) & ~own
+    # Copies have one vote together, the first one's. Where too few are left, all have their own.
+    first = present & ~(copies & np.tri(len(number), k=-1, dtype=bool)).any(1)
+    once = first.sum() >= 3
+    return _Fleet(
+        corrected=cosine / divisor(overlap),
+        plain=cosine / divisor(number),
+        rows=rows / divisor(number),
+        chance=xp.sqrt(chance) / divisor(overlap),
+        copies=copies,
+        present=present,
+        voters=xp.where(once, first, present),
+        compared=(number > 0) & ~own & ~(copies & once),
+    )
+
+
+def _signs(fleet: _Fleet) -> Either:
+    """−1 for clients that point against most. Agreements are cut at the median one, or a tight group would lead."""
+    xp: Any = fleet.plain.__array_namespace__()
+    pairs = fleet.compared & fleet.voters[:, None] & fleet.voters
+    unit = _median(abs(fleet.corrected).reshape(-1), pairs.reshape(-1))
+    leading = xp.linalg.eigh(xp.where(pairs, xp.clip(fleet.corrected, -unit, unit), 0))[1][:, -1]
+    # Copies without a vote point as the voters do with whom they agree.
+    leading = xp.where(fleet.voters, leading, xp.where(fleet.compared, fleet.corrected, 0) @ leading)
+    strong = abs(leading) > STRONG * _median(abs(leading), fleet.voters)
+    forwards = (strong & fleet.voters & (leading > 0)).sum()
+    leading = xp.where(2 * forwards >= (strong & fleet.voters).sum(), leading, -leading)
+    return xp.where(strong & (leading < 0), -1, 1).astype(fleet.plain.dtype)
+
+
+def _directions(fleet: _Fleet, core: Either, signs: Either) -> _Directions:
+    """Low is who agrees less with the core than is usual in it, by the corrected and by the plain cosine: the
+    correction is too much where few directions rule."""
+    xp: Any = fleet.plain.__array_namespace__()
+    corrected, plain = (_level(table, fleet, core, signs) for table in (fleet.corrected, fleet.plain))
+    relative = xp.maximum(corrected.relative, plain.relative)
+    surprise = xp.maximum(corrected.surprise, plain.surprise)
+    pairs = core[:, None] & core & fleet.compared
+    chance = _median(fleet.chance.reshape(-1), pairs.reshape(-1))
+    decided = corrected.usual >= xp.maximum(LEAST, 3 * chance)
+    cut = _cut(core.sum().astype(fleet.plain.dtype))
+    low = ((relative < RATIO) & (surprise < -cut)) | ((relative < FEW) & (surprise < -cut / 2))
+    return _Directions(low & decided & fleet.present, corrected, plain, relative, surprise, decided)
+
+
+def _level(table: Either, fleet: _Fleet, core: Either, signs: Either | None = None) -> _Level:
+    """A client's agreement is what it reaches with half of the core. With `signs`, what is usual is of clients turned
+    the same way."""
+    xp: Any = table.__array_namespace__()
+    signs = xp.ones_like(table[0]) if signs is None else signs
+    mine = _median(signs[:, None] * signs * table, fleet.compared & core, mean=False)
+    usual = _median(mine, core)
+    both, upwards = (_median(abs(mine - usual), core & side) for side in (True, mine >= usual))
+    # Strangers in the core agree less, so that deviations upwards can be the better.
+    return _Level(signs * mine, usual, xp.maximum(1.4826 * xp.minimum(both, upwards), FLOOR * abs(usual)))
+
+
+def _sizes(layers: Evidence, core: Either, cut: Either) -> tuple[Either, Either, Either]:
+    """Logarithms of each client's size over the usual one, by layer and their median; and who is far."""
+    xp: Any = layers.size.__array_namespace__()
+    sizes = xp.log(xp.where(layers.present, layers.size, 1))
+    usual = _median(sizes, layers.present & core)
+    by_layer = sizes - usual[:, None]
+    sizes = _median(by_layer.T, layers.present.T)
+    apart = sizes - _median(sizes, core)
+    spread = xp.maximum(1.4826 * _median(abs(apart), core), FLOOR)
+    return by_layer, apart, (abs(apart) > math.log(SIZE)) & (abs(apart) > cut * spread)
+
+
+def _together(fleet: _Fleet, odd: Either, agreement: Either) -> Either:
+    """Of unrelated clients, pairs that agree as members do, and more than either does with them."""
+    xp: Any = fleet.plain.__array_namespace__()
+    beyond = xp.maximum(abs(agreement)[:, None], abs(agreement))
+    agree = fleet.corrected >= xp.maximum(xp.maximum(LEAST, 2 * beyond), 3 * fleet.chance)
+    return odd[:, None] & odd & ((agree & fleet.compared) | fleet.copies)
+
+
+def _cut(number: Either) -> Either:
+    """Spreads from the median of `number` normal values that one in a hundred reaches; simulated."""
+    return QUANTILE * (1 + 4 / (number - 2))
+
+
+def _median(values: Either, counted: Either, *, mean: bool = True) -> Either:
+    """Along the last axis of those counted, 0 of none; of two middle values the mean, or the larger."""
+    xp: Any = values.__array_namespace__()
+    number = counted.sum(-1)
+    ordered = xp.sort(xp.where(counted, values, np.inf), axis=-1)
+    last = ordered.shape[-1] - 1
+    upper, lower = (
+        xp.take_along_axis(ordered, xp.clip(place, 0, last)[..., None], axis=-1)[..., 0]
+        for place in (number // 2, (number - 1) // 2)
+    )
+    return xp.where(number > 0, (upper + lower) / 2 if mean else upper, 0)
+
+
+def _or_infinite(scale: Either) -> Either:
+    xp: Any = scale.__array_namespace__()
+    return xp.where(scale > 0, scale, np.inf)
