@@ -1,9 +1,13 @@
 """Federated training of networks: one compiled round loop, and a strategy a file."""
 
+from ._centaur import Centaur as Centaur
+from ._dpfedavg import DPFedAvg as DPFedAvg
 from ._fedavg import FedAvg as FedAvg
 from ._fedavg import FedAvgFT as FedAvgFT
+from ._fedcp import FedCP as FedCP
 from ._fedper import FedPer as FedPer
 from ._fedrep import FedRep as FedRep
+from ._fedrod import FedRoD as FedRoD
 from ._flute import Flute as Flute
 from ._history import History as History
 from ._lg import LGFedAvg as LGFedAvg
@@ -16,6 +20,10 @@ from ._neural_collapse import collapse_metrics as collapse_metrics
 from ._neural_collapse import neural_collapse as neural_collapse
 from ._neural_collapse import neural_collapse_step as neural_collapse_step
 from ._parts import chosen as chosen
+from ._pmtl import PMTL as PMTL
+from ._ppsgd import PPSGD as PPSGD
+from ._private import Privacy as Privacy
+from ._private import PrivateStrategy as PrivateStrategy
 from ._standalone import StandAlone as StandAlone
 from ._strategy import Client as Client
 from ._strategy import Cohort as Cohort

@@ -108,7 +108,13 @@ class Flute(Strategy):
         return fit_head(model, head, client, self.local, epochs=epochs, key=key, penalty=penalty)[0]
 
     def _loss(
-        self, model: Any, images: Num[Array, "batch ..."], labels: Int[Array, " batch"], *, key: Key
+        self,
+        model: Any,
+        images: Num[Array, "batch ..."],
+        labels: Int[Array, " batch"],
+        *,
+        here: Bool[Array, " batch"],
+        key: Key,
     ) -> Float[Array, " batch"]:
         features = model.features(images)
         size = jnp.asarray(self.features, features.dtype) * jnp.sum(features**2, 1)

@@ -55,7 +55,12 @@ class Local(eqx.Module):
 
 
 def cross_entropy(
-    model: Any, images: Num[Array, "batch ..."], labels: Int[Array, " batch"], *, key: Key | None = None
+    model: Any,
+    images: Num[Array, "batch ..."],
+    labels: Int[Array, " batch"],
+    *,
+    here: Bool[Array, " batch"] | None = None,
+    key: Key | None = None,
 ) -> Float[Array, " batch"]:
     """Each sample's −log p(label).
 
@@ -77,7 +82,12 @@ def entropies(logits: Float[Array, "batch classes"], labels: Int[Array, " batch"
 
 
 def head_entropy(
-    model: Any, features: Num[Array, "batch features"], labels: Int[Array, " batch"], *, key: Key | None = None
+    model: Any,
+    features: Num[Array, "batch features"],
+    labels: Int[Array, " batch"],
+    *,
+    here: Bool[Array, " batch"] | None = None,
+    key: Key | None = None,
 ) -> Float[Array, " batch"]:
     """The same from features."""
     return entropies(model.classify(features, key=key), labels)
@@ -96,9 +106,9 @@ def fit(
 ) -> tuple[Any, Float[Array, ""]]:
     """Epochs of gradient steps on the leaves where `trained` is true: the model, and the mean loss of a sample.
 
-    A step's objective is the mean of `loss(model, images, labels, key=key)` over the batch plus `penalty(model)`. Each
-    epoch takes the samples in a new random order, which depends on the key and their number, not on the padding: the
-    padding changes no bit.
+    A step's objective is the mean of `loss(model, images, labels, here=here, key=key)` over the batch plus
+    `penalty(model)`; `here` is false at the padding of a batch, whose losses do not count. Each epoch takes the
+    samples in a new random order. It depends on the key and their number alone, so that padding changes no bit.
 
     **Cost:** a forward and a backward pass over the client's samples for each epoch.
 
@@ -113,9 +123,12 @@ def fit(
     batch = client.rows.shape[0] if local.batch is None else local.batch
     steps = 1 if local.batch is None else _ceil(client.count, batch)
 
+    dtype = float_dtype(model)
+
     def objective(parameters: PyTree, rows: Array, here: Array, total: Array, key: Key) -> Float[Array, ""]:
-        images, labels = _batch(client, rows, local, key, float_dtype(model))
-        losses = loss(eqx.combine(parameters, frozen), images, labels, key=jax.random.fold_in(key, 1))
+        images, labels = _batch(client, rows, local, key, dtype)
+        model = eqx.combine(parameters, frozen)
+        losses = loss(model, images, labels, here=here, key=jax.random.fold_in(key, 1))
         return jnp.sum(jnp.where(here, losses, 0)) / total.astype(losses.dtype)
 
     def gradient(parameters: PyTree, order: Array, step: Array, key: Key) -> tuple[Array, PyTree]:

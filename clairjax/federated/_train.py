@@ -19,6 +19,7 @@ from ..privacy import FixedSize, Poisson
 from ._check import check_model, check_sampler, check_trees
 from ._checkpoint import Checkpoint, restored
 from ._history import History
+from ._private import prepared, spent
 from ._rounds import Place, Sampler, Scores, advance
 from ._strategy import Cohort, Strategy
 
@@ -86,6 +87,7 @@ def train(
     check_model(model, clients)
     who = _sampler(sampler)
     check_sampler(who, len(clients))
+    strategy = prepared(strategy, who, rounds)
     devices = tuple(jax.local_devices() if devices is None else devices)
     start_key, run_key = jax.random.split(key)
     place = _start(strategy, model, clients, start_key, who)
@@ -171,7 +173,6 @@ class _Record:
         leaves = jax.tree.leaves(eqx.filter(self.place, eqx.is_inexact_array))
         finite = all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
         rounds = self._rounds[-1]
-        spent = strategy.spent(sampler, rounds, len(clients)) if hasattr(strategy, "spent") else None
         with np.errstate(invalid="ignore"):
             each = right[:, 0] / np.where(self._tests > 0, self._tests, np.nan)
         return History(
@@ -183,7 +184,7 @@ class _Record:
             self.place.server,
             self.place.states,
             Status.converged if finite else Status.diverged,
-            spent,
+            spent(strategy, sampler, rounds, len(clients)),
             strategy,
             clients,
             key,

@@ -172,5 +172,5 @@ def test_digits_are_those_of_the_package():
     package = pytest.importorskip("sklearn.datasets")
     found = digits(test=0.25)
     images = np.concatenate([found.images, found.test_images])[..., 0]
-    np.testing.assert_array_equal(np.rint(images * 16 / 255), package.load_digits().images)
+    np.testing.assert_array_equal(np.rint(images.astype(float) * 16 / 255), package.load_digits().images)
     assert len(found.test_labels) == 449

@@ -1,0 +1,63 @@
+"""CENTAUR: a shared body learned privately, under heads that stay at home."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import PyTree
+
+from .. import _validate
+from .._typing import Key
+from ._local import Local, fit, fit_head
+from ._parts import Where, chosen, last_layer, others
+from ._private import Privacy, PrivateStrategy, difference, moved
+from ._strategy import Client, Cohort, Sum, Update
+
+
+class Centaur(PrivateStrategy):
+    """A client fits its head to the body it received, takes steps on the body, and sends the body's change, clipped.
+
+    - `privacy`: of the release. `local`: how a client trains; `head_epochs`: of its head, `epochs`: of the body.
+    - `head`: picks what is personal; the last layer if not given. `server_rate` η_g.
+    - `tune`: epochs in which a client fits its head before it uses its model.
+
+    **Source:** CENTAUR, Algorithms 1 and 2, and B. Departs from print: the head takes `head_epochs` epochs from where
+    it was, and is not brought to its minimum, as in the authors' code, which has 15.
+
+    >>> from clairjax.federated import Centaur, Privacy
+    >>> strategy = Centaur(Privacy(0.01, epsilon=1.0))
+    """
+
+    privacy: Privacy
+    local: Local = Local(batch=None)
+    head_epochs: int = eqx.field(static=True, default=15)
+    epochs: int = eqx.field(static=True, default=1)
+    head: Where = eqx.field(static=True, default=last_layer)
+    server_rate: float = eqx.field(static=True, default=1.0)
+    tune: int = eqx.field(static=True, default=15)
+
+    def __check_init__(self):
+        _validate.at_least(self.epochs, "epochs", 1)
+
+    def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
+        head, body = eqx.partition(model, chosen(model, self.head, "head"))
+        return body, head
+
+    def client_update(self, server: PyTree, state: PyTree, client: Client, *, key: Key) -> Update:
+        first, second = jax.random.split(key)
+        model, head = self._fitted(server, state, client, self.head_epochs, first)
+        model, loss = fit(model, others(model, head), client, self.local, epochs=self.epochs, key=second)
+        own, body = eqx.partition(model, head)
+        return Update(self.clipped(difference(body, server)), own, loss)
+
+    def server_update(self, server: PyTree, uploads: Sum, cohort: Cohort, *, key: Key) -> PyTree:
+        return moved(server, self.release(uploads, cohort, key=key), self.server_rate)
+
+    def personal(self, server: PyTree, state: PyTree, client: Client, *, key: Key) -> Any:
+        return self._fitted(server, state, client, self.tune, key)[0]
+
+    def _fitted(self, server: PyTree, state: PyTree, client: Client, epochs: int, key: Key) -> tuple[Any, PyTree]:
+        """The model with its head fitted, and which leaves are the head."""
+        model = eqx.combine(state, server)
+        head = chosen(model, self.head, "head")
+        return fit_head(model, head, client, self.local, epochs=epochs, key=key)[0], head

@@ -1,0 +1,132 @@
+"""Privacy of a round: one clipping of the whole update, noise on the sum, a public divisor, σ for an ε."""
+
+import equinox as eqx
+import fleet
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from clairjax import federated, privacy
+from clairjax.federated import Centaur, Cohort, DPFedAvg, Local, Privacy, sgd
+from clairjax.federated._pmtl import square_distance
+from clairjax.federated._private import difference, prepared
+
+
+LOCAL = Local(sgd(5.0), batch=None)  # every update is far longer than the clip norm
+CLIP = 0.01
+
+
+def train(clients, strategy, **more):
+    given = {"rounds": 1, "key": jax.random.key(3)} | more
+    return federated.train(fleet.network(), strategy, clients, **given)
+
+
+def length(tree):
+    return np.sqrt(sum((leaf.astype(float) ** 2).sum() for leaf in fleet.leaves(tree)))
+
+
+@pytest.mark.parametrize("sampler", [None, privacy.Poisson(0.5), 3])
+def test_a_round_moves_by_at_most_the_clip_norm_of_each_client(clients, sampler):
+    """All leaves together, over the expected number: with a coin for each, more may come than are expected."""
+    found = train(clients, DPFedAvg(Privacy(CLIP, noise_multiplier=0.0), LOCAL, tune=0), sampler=sampler)
+    moved = length(difference(found.server, fleet.network()))
+    expected = {None: 6, 3: 3}.get(sampler, 3.0)
+    assert 0.2 * CLIP < moved <= 6 / expected * CLIP * (1 + 1e-5)
+
+
+def test_one_client_is_clipped_to_the_norm_exactly(clients):
+    """Not each leaf by itself: the length of the whole is the clip norm."""
+    found = train(clients, DPFedAvg(Privacy(CLIP, noise_multiplier=0.0), LOCAL, tune=0), sampler=1)
+    np.testing.assert_allclose(length(difference(found.server, fleet.network())), CLIP, rtol=1e-4)
+
+
+def test_noise_has_the_deviation_that_is_accounted_for(rng):
+    """σζ/expected for each entry, whatever the leaf, and independent between leaves."""
+    strategy = DPFedAvg(Privacy(0.3, noise_multiplier=4.0))
+    total = federated.Sum({"a": jnp.zeros((60, 50), jnp.float32), "b": jnp.zeros((60, 50), jnp.float32)})
+    cohort = Cohort(jnp.zeros(7, jnp.int32), jnp.ones(7, bool), 5.0)
+    noise = strategy.release(total, cohort, key=jax.random.key(1))
+    a, b = (np.asarray(noise[name]) / (4.0 * 0.3 / 5.0) for name in "ab")
+    for value in (a, b):
+        assert abs(value.var() - 1) < 5 * np.sqrt(2 / value.size) and abs(value.mean()) < 5 / np.sqrt(value.size)
+    assert abs((a * b).mean()) < 5 / np.sqrt(a.size)
+
+
+QUESTIONS = [(1.0, 200, 1.0, "add-or-remove-one"), (1.0, 200, 1.0, "replace-one"), (2.0, 50, 0.2, "replace-one")]
+
+
+@pytest.mark.parametrize(("epsilon", "rounds", "rate", "adjacency"), QUESTIONS)
+def test_sigma_gives_back_its_epsilon(epsilon, rounds, rate, adjacency):
+    """Within 1e-3 below the target, as the ledger says of what the run did."""
+    pytest.importorskip("dp_accounting")
+    asked = DPFedAvg(Privacy(CLIP, epsilon=epsilon, delta=1e-5, adjacency=adjacency))
+    sampler = privacy.Poisson(rate)
+    ledger = federated._private.spent(prepared(asked, sampler, rounds), sampler, rounds, 500)
+    got = ledger.epsilon(delta=1e-5, adjacency=adjacency)
+    assert epsilon - 1e-3 <= got <= epsilon
+
+
+def test_the_run_says_what_it_spent(clients):
+    """The event is the sampler's: its rounds, rate and users."""
+    sampler = privacy.Poisson(0.5)
+    found = train(clients, Centaur(Privacy(CLIP, noise_multiplier=3.0), LOCAL, head_epochs=1), sampler=sampler)
+    (event,) = found.privacy.events
+    assert (event.noise_multiplier, event.rounds, event.sampling_rate, event.clients) == (3.0, 1, 0.5, 6)
+    assert event.sampling == "poisson"
+
+
+def test_last_and_best_round_are_both_told(rng):
+    clients = fleet.federation(rng, validation=0.3)
+    found = train(clients, Centaur(Privacy(CLIP, noise_multiplier=0.1), fleet.local(None)), rounds=2, evaluate_every=1)
+    assert found.validation_accuracies.max() == found.validation_accuracies[found.best]
+    assert "after round 2" in str(found) and "no epsilon covers it" in str(found)
+
+
+def test_heads_of_centaur_stay_with_their_clients(clients):
+    """What the server holds has the leaves of the body alone; each client's head is its own."""
+    found = train(clients, Centaur(Privacy(CLIP, noise_multiplier=0.1), LOCAL, head_epochs=1))
+    assert [leaf.shape for leaf in fleet.leaves(found.server)] == [
+        leaf.shape for leaf in fleet.leaves(fleet.network().dense)
+    ]
+    biases = fleet.leaves(found.states.head.bias)[0]
+    assert len(np.unique(biases, axis=0)) == len(clients)
+
+
+def test_a_client_with_an_update_that_is_not_finite_counts_as_nothing(clients):
+    """Steps past what floats hold: the release is the noise of a round in which it was not."""
+    wild = Local(sgd(1e38), batch=None)
+    found = train(clients, DPFedAvg(Privacy(CLIP, noise_multiplier=0.0), wild, tune=0, epochs=4), sampler=1)
+    assert length(difference(found.server, fleet.network())) <= CLIP * (1 + 1e-5)
+
+
+def test_the_pull_of_pmtl_has_a_slope():
+    """Unlike the authors' code: λ/2‖w_k − w‖² pulls with λ(w_k − w)."""
+    model = fleet.network()
+    other = jax.tree.map(lambda leaf: leaf + 0.5, model)
+    slope = eqx.filter_grad(lambda m: square_distance(m, model) / 2)(other)
+    for leaf in fleet.leaves(slope):
+        np.testing.assert_allclose(leaf, 0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"privacy must be given by one of noise_multiplier and epsilon, got neither\."),
+        ({"noise_multiplier": 1.0, "epsilon": 1.0}, r"privacy must be given by one of .*, got both\."),
+        ({"noise_multiplier": -1.0}, r"noise_multiplier must be at least 0 and finite, got -1\.0\."),
+        ({"clip_norm": 0.0, "epsilon": 1.0}, r"clip_norm must be positive and finite, got 0\.0\."),
+    ],
+)
+def test_bad_settings_are_refused_by_name(given, message):
+    with pytest.raises(ValueError, match=message):
+        Privacy(**{"clip_norm": CLIP} | given)
+
+
+def test_an_epsilon_out_of_reach_names_the_smallest():
+    pytest.importorskip("dp_accounting")
+    asked = DPFedAvg(Privacy(CLIP, epsilon=1e-7, delta=1e-9))
+    with pytest.raises(ValueError, match=r"epsilon must be at least \S+ for 200 rounds at delta = 1e-09 under "):
+        prepared(asked, privacy.Poisson(1.0), 200)
+    with pytest.raises(ValueError, match=r"sampler must be a privacy\.Poisson or None where privacy\.epsilon"):
+        prepared(asked, privacy.FixedSize(3), 200)
