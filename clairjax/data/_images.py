@@ -1,6 +1,7 @@
 """Images from a folder, in the formats that their authors publish, or those that a package ships. Never a pickle."""
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -92,9 +93,7 @@ def digits(*, test: float = 0.2) -> LabelledImages:
         raise _validate.fail("test", "at least 0 and below 1", test)
     if find_spec("sklearn") is None:
         raise ImportError("The digits are scikit-learn's: install it with pip install scikit-learn.")
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
+    found = import_module("sklearn.datasets").load_digits()
     images = np.rint(found.images * (255 / 16)).astype(np.uint8)[..., None]
     labels = found.target.astype(np.int32)
     first = len(labels) - round(test * len(labels))

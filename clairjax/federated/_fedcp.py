@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 from .. import _validate
 from .._typing import Key
 from ._local import Local, entropies, fit
-from ._parts import chosen, last_layer
+from ._parts import chosen, last_layer, linear
 from ._strategy import Client, Cohort, Strategy, Sum, Update, average, weighted
 
 
@@ -32,7 +32,7 @@ class Policy(eqx.Module):
     def __call__(
         self, features: Float[Array, "batch features"], context: Float[Array, " features"]
     ) -> Float[Array, "batch features"]:
-        scores = (features * context[None]) @ self.layer.weight.T + self.layer.bias[None]
+        scores = linear(self.layer, features * context[None])
         centred = scores - scores.mean(1, keepdims=True)
         spread = jax.lax.rsqrt((centred**2).mean(1, keepdims=True) + jnp.asarray(1e-5, scores.dtype))
         scores = jax.nn.relu(centred * spread * self.scale[None] + self.shift[None])
@@ -53,8 +53,7 @@ class Split(eqx.Module):
 
     def classify(self, features: Float[Array, "batch features"]) -> Float[Array, "batch classes"]:
         share = self.policy(features, self.context)
-        theirs = (share * features) @ self.shared.weight.T + self.shared.bias[None]
-        return theirs + self.model.classify((1 - share) * features)
+        return linear(self.shared, share * features) + self.model.classify((1 - share) * features)
 
 
 class FedCPServer(NamedTuple):

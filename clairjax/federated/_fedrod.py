@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Num, PyTree
 from .. import _validate
 from .._typing import Key
 from ._local import Local, entropies, fit
-from ._parts import everything, last_layer
+from ._parts import everything, last_layer, linear
 from ._strategy import Client, Cohort, Strategy, Sum, Update, average, weighted
 
 
@@ -22,7 +22,7 @@ class TwoHeads(eqx.Module):
 
     def __call__(self, images: Num[Array, "batch ..."], *, key: Key | None = None) -> Float[Array, "batch classes"]:
         features = self.model.dropped(self.model.features(images), key=key)
-        return self.model.classify(features) + features @ self.own.weight.T + self.own.bias[None]
+        return self.model.classify(features) + linear(self.own, features)
 
 
 class FedRoD(Strategy):
@@ -64,7 +64,7 @@ class FedRoD(Strategy):
             features = both.model.dropped(both.model.features(images), key=key)
             generic = both.model.classify(features)
             seen = jax.lax.stop_gradient
-            own = seen(generic) + seen(features) @ both.own.weight.T + both.own.bias[None]
+            own = seen(generic) + linear(both.own, seen(features))
             return balanced(generic, labels, counts) + entropies(own, labels)
 
         both, value = fit(both, everything(both), client, self.local, epochs=self.epochs, key=key, loss=loss)

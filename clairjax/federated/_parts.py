@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .. import _validate
 
@@ -58,6 +58,12 @@ def everything(model: PyTree) -> PyTree:
 def others(model: PyTree, marked: PyTree) -> PyTree:
     """True at the floating arrays that are not marked."""
     return jax.tree.map(lambda leaf, mark: eqx.is_inexact_array(leaf) and not mark, model, marked)
+
+
+def linear(layer: eqx.nn.Linear, inputs: Float[Array, "batch in"]) -> Float[Array, "batch out"]:
+    """A linear layer, with or without a bias, on a batch."""
+    outputs = inputs @ layer.weight.T
+    return outputs if layer.bias is None else outputs + layer.bias[None]
 
 
 def is_last_layer(model: PyTree, marked: PyTree) -> bool:
