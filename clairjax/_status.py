@@ -28,6 +28,14 @@ class Status(eqx.Enumeration):
         "The members' noise has no flat floor, so the rank is that before the widest gap in their spectrum: "
         "pass rank if you know it."
     )
+    too_small: Any = (
+        "Outside the row space found too few numbers are left to tell members from others, so nobody is a member and "
+        "nothing was refined: take larger matrices or a smaller rank, or pass threshold if you know it."
+    )
+    unequal_noise: Any = (
+        "The noise of some members is far below that of the members' mean, so they keep what they reported: "
+        "pass samples, the number that each client learned from."
+    )
     diverged: Any = "The iterates grew without bound or past what the dtype holds: lower the step, or scale the data."
     invalid_argument: Any = (
         "A traced argument is out of its range, not a number or not symmetric: call the function outside jit, or see "

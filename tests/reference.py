@@ -156,11 +156,13 @@ def vote(table: np.ndarray, threshold: float, share: float = 0.5) -> np.ndarray:
     return near.sum(1) / (len(table) - 1) >= share
 
 
-def refine(weights: np.ndarray, members: np.ndarray, row_space: np.ndarray) -> np.ndarray:
-    """(9), term by term; the others keep their own matrix."""
+def refine(
+    weights: np.ndarray, members: np.ndarray, row_space: np.ndarray, counts: np.ndarray | None = None
+) -> np.ndarray:
+    """(9), term by term; the others keep their own matrix. `counts` of each member in the mean, 1 without."""
     refined = np.array(weights)
     voted = np.flatnonzero(members)
     for k in voted:
         terms = [weights[j] - (weights[j] - weights[k]) @ row_space for j in voted]
-        refined[k] = np.sum(terms, axis=0) / len(voted)
+        refined[k] = np.average(terms, axis=0, weights=None if counts is None else counts[voted])
     return refined

@@ -22,7 +22,7 @@ def test_each_is_a_sentence_that_says_what_to_try(name):
 def test_names_are_few_and_pinned():
     assert sorted(MEMBERS) == [
         *("converged", "diverged", "invalid_argument", "max_steps_reached"),
-        *("no_majority", "nonfinite_input", "rank_at_bound", "rank_by_gap"),
+        *("no_majority", "nonfinite_input", "rank_at_bound", "rank_by_gap", "too_small", "unequal_noise"),
     ]
 
 

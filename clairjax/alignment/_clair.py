@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, ArrayLike
 
 from .. import _validate
+from .._compile import compiled
 from .._status import Status
 from .._typing import ScalarLike
 from ._arguments import Program, Voting, reported, turned
@@ -19,6 +19,7 @@ from ._program import Decomposition, Penalty
 from ._refine import refined
 from ._reports import Reports
 from ._solver import Solver
+from ._unequal import member_weights
 
 
 class ClairResult(eqx.Module):
@@ -36,6 +37,14 @@ class ClairResult(eqx.Module):
     def members(self) -> Array:
         """See `Election` for shapes, as for all below; of a batch, with its axes first."""
         return self.election.members
+
+    @property
+    def influence(self) -> Array:
+        return self.election.influence
+
+    @property
+    def declined(self) -> Array:
+        return self.election.declined
 
     @property
     def votes(self) -> Array:
@@ -132,10 +141,10 @@ def clair(
     return _clair(reports, program, voting, shared, bool(shrink))
 
 
-@partial(jax.jit, static_argnames=("shared", "shrink"))
+@partial(compiled, static_argnames=("shared", "shrink"))
 def _clair(reports: Reports, program: Program, voting: Voting, shared: str, shrink: bool) -> ClairResult:
     election = elected(reports, program, voting)
-    found = refined(
-        reports, election.members, election.basis, election.rank, variances=voting.variances, shrink=shrink
-    )
+    weights = member_weights(election.members, election.influence, voting.variances)
+    kept = ~election.members | election.declined
+    found = refined(reports, weights, kept, voting.variances, election.basis, election.rank, shrink=shrink)
     return ClairResult(election, turned(found, shared))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from .._compile import compiled
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ..subspaces import projector
@@ -16,21 +17,28 @@ from ._clients import Clients
 from ._contrasts import pair_squared_distances, pair_variances
 from ._factored import Factored
 from ._low_rank import LowRankMatrices
+from ._majority import identical_majority
 from ._program import Decomposition, Penalty, leading, lifted, with_status
 from ._refit import Refit, refit_members
 from ._reports import Reports
 from ._solver import Solver
 from ._tuning import tune
-from ._vote import Ballot, identical_majority, largest_gap_threshold, majority_vote, vote
+from ._unequal import declining, member_weights
+from ._vote import Ballot, largest_gap_threshold, majority_vote, vote
 
 
 REFITS = 3
+# Of numbers outside the row space. With fewer, it can take in a stranger, and the vote has nothing to see.
+LEAST_FREEDOM = 10
 
 
 class Election(eqx.Module):
     """Who belongs, and the evidence.
 
     - `members` [clients]: the collaborative set;
+    - `influence` [clients]: what a member counts in the mean, beside its samples: 1 unless it is far out, or one of
+      several that stand or move together;
+    - `declined` [clients]: members whose own noise is far below the mean's, so that they keep what they reported;
     - `votes` [clients]: share of the other clients within `threshold`;
     - `threshold`: of the off-subspace distance of a pair, given or found;
     - `whole` [clients, clients]: ‖W_j − W_k‖_F;
@@ -46,6 +54,8 @@ class Election(eqx.Module):
     """
 
     members: Bool[Array, " clients"]
+    influence: Float[Array, " clients"]
+    declined: Bool[Array, " clients"]
     votes: Float[Array, " clients"]
     threshold: Float[Array, ""]
     whole: Float[Array, "clients clients"]
@@ -99,7 +109,7 @@ def elect(
     - `rank` (static): of the shared space; None finds it.
     - `solver`, `pair_weights`: as in `decompose`.
     - `threshold`: of the off-subspace distance. None finds it, by the first significant gap above a majority with
-      `refit` and by the paper's largest gap without.
+      `refit` and by the paper's largest gap without. Who is within one that is given counts in full.
     - `vote_share` (α): share of the other clients that must be within the threshold.
     - `refit` (static).
 
@@ -124,7 +134,7 @@ def elect(
     return _elect(reports, program, Voting.of(reports, solver, threshold, vote_share, rank, refit, samples))
 
 
-@jax.jit
+@compiled
 def _elect(reports: Reports, program: Program, voting: Voting) -> Election:
     return elected(reports, program, voting)
 
@@ -144,33 +154,52 @@ def elected(reports: Reports, program: Program, voting: Voting) -> Election:
             return vote(off_subspace, voting.threshold, voting.vote_share), off_subspace
         if not voting.refit:
             return vote(off_subspace, largest_gap_threshold(off_subspace), voting.vote_share), off_subspace
-        return majority_vote(off_subspace, whole, clients.freedom(space.rank), voting.vote_share), off_subspace
+        rest = (clients.freedom(space.rank), voting.vote_share, voting.variances)
+        return majority_vote(off_subspace, whole, *rest), off_subspace
 
     Carry = tuple[Refit, Ballot, Array, Array]
 
     def again(carry: Carry, number: Array) -> tuple[Carry, None]:
         space, latest, _, before = carry
+        weights = member_weights(latest.members, latest.influence, voting.variances)
         if voting.refit:
-            # The same members give the same space. Not a `while_loop` that ends there: of a batch, it never does on
+            # The same weights give the same space. Not a `while_loop` that ends there: of a batch, it never does on
             # CPU (jaxlib 0.10).
-            weights = jnp.where(latest.members, 1 / voting.variances, 0)
-            anew = (number == 1) | jnp.any(latest.members != before)
+            anew = (number == 1) | jnp.any(weights != before)
             space = jax.lax.cond(anew, lambda: refit_members(clients, weights, max_rank, voting.rank), lambda: space)
-        return (space, *ballot(space), latest.members), None
+        return (space, *ballot(space), weights), None
 
     # One loop and not a vote before it, so that the vote is compiled once.
     nobody = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(ballot, first.space))
     (space, final, off_subspace, _), _ = jax.lax.scan(
-        again, (first.space, *nobody, nobody[0].members), jnp.arange(REFITS + 1 if voting.refit else 1)
+        again,
+        (first.space, *nobody, jnp.zeros_like(nobody[0].influence)),
+        jnp.arange(REFITS + 1 if voting.refit else 1),
     )
 
     input = input_status(reports, jnp.asarray(program.in_range) & voting.in_range)
-    status = worst(Status.where(final.majority, Status.converged, Status.no_majority), first.status)
-    status = worst(status, Status.where(space.by_gap, Status.rank_by_gap, Status.converged))
+    members, status = final.members & final.majority, Status.converged
+    if voting.refit and voting.threshold is None:
+        enough = final.exact | (clients.freedom(space.rank) >= LEAST_FREEDOM)
+        members, status = members & enough, Status.where(enough, Status.converged, Status.too_small)
+    status = worst(status, Status.where(final.majority, Status.converged, Status.no_majority))
+    status = worst(status, first.status)
     if voting.rank is None and max_rank < clients.shape[2]:
-        status = worst(status, Status.where(space.rank < max_rank, Status.converged, Status.rank_at_bound))
+        # Without refits the rank is that of the program's solution, which is not told from noise.
+        cut_short = space.cut_short if voting.refit else space.rank == max_rank
+        members = members & ~(cut_short & voting.refit)
+        status = worst(status, Status.where(cut_short, Status.rank_at_bound, Status.converged))
+    status = worst(status, Status.where(space.by_gap, Status.rank_by_gap, Status.converged))
+    members = members & (input == Status.converged)
+    declined = jnp.zeros_like(members)
+    if voting.refit:
+        weights = member_weights(members, final.influence, voting.variances)
+        declined = declining(off_subspace**2 * noise, weights, clients.freedom(space.rank))
+        status = worst(status, Status.where(declined.any(), Status.unequal_noise, Status.converged))
     return Election(
-        members=final.members & final.majority & (input == Status.converged),
+        members=members,
+        influence=final.influence,
+        declined=declined,
         votes=final.votes,
         threshold=final.threshold,
         whole=whole,
@@ -207,4 +236,4 @@ def _first_space(
         # One matrix and a stranger's always share a row space, of their difference: here what most agree in is enough.
         same = identical_majority(whole)
         basis, rank = jnp.where(same, 0, basis), jnp.where(same, 0, rank)
-    return _First(Refit(basis, rank, jnp.asarray(False)), penalty, solution, status)
+    return _First(Refit(basis, rank, jnp.asarray(False), jnp.asarray(False)), penalty, solution, status)

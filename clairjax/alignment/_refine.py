@@ -10,13 +10,14 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
 from ._arguments import checked_rank, reported, turned
-from ._contrasts import diagonal
+from ._contrasts import pair_squared_distances
 from ._factored import Factored
 from ._low_rank import LowRankMatrices
 from ._refined_factors import RefinedFactors
 from ._refit import refit_members
-from ._reports import Reports, total
+from ._reports import Reports
 from ._samples import noise_variances
+from ._unequal import member_weights, squares_to_mean
 
 
 @overload
@@ -107,7 +108,7 @@ def refine(
             raise _validate.fail("rank", "None where a basis is given", rank)
     if rank is not None:
         rank = checked_rank(rank, reports, in_)
-    variances, in_range = noise_variances(samples, *reports.shape[:1], reports.dtype)
+    variances, in_range = noise_variances(samples, count, reports.dtype)
     # Nobody is refined by samples that are out of range: inside a trace there is no other way to say so.
     members = members if in_range is True else members & in_range
     return _refine(reports, members, basis, variances, rank, shared, bool(shrink))
@@ -123,31 +124,34 @@ def _refine(
     shared: str,
     shrink: bool,
 ) -> Any:
+    weights = member_weights(members, jnp.ones_like(variances), variances)
     if basis is None:
         clients = reports.clients()
         bound = min(Factored().max_rank if rank is None else rank, clients.shape[2])
-        space = refit_members(clients, jnp.where(members, 1 / variances, 0), bound, rank)
+        space = refit_members(clients, weights, bound, rank)
         basis, found = clients.lift(space.basis), space.rank
     else:
         found = jnp.sum(jnp.any(basis != 0, axis=0), dtype=jnp.int32)
-    return turned(refined(reports, members, basis, found, variances=variances, shrink=shrink), shared)
+    return turned(refined(reports, weights, ~members, variances, basis, found, shrink=shrink), shared)
 
 
 @jax.named_scope("clairjax.refine")
 def refined(
     reports: Reports,
-    members: Bool[Array, " clients"],
+    weights: Float[Array, " clients"],
+    kept: Bool[Array, " clients"],
+    variances: Float[Array, " clients"],
     basis: Float[Array, " in columns"],
     rank: Int[Array, ""],
     *,
-    variances: Float[Array, " clients"],
     shrink: bool,
 ) -> Any:
-    """`refine` of reports that are turned already. Where nobody is a member nothing changes."""
-    weights = jnp.where(members, 1 / variances, 0)
-    share = jnp.where(members, 0, 1).astype(reports.dtype)
+    """`refine` of reports that are turned already. `weights` are above 0 for members; who is `kept` does not change
+    without shrinkage, and no member of them changes with it. Where nobody is a member nothing changes."""
+    share = kept.astype(reports.dtype)
     if shrink:
-        share = jnp.where(members.any(), _own_shares(reports, weights, variances, basis, rank), share)
+        own = _own_shares(reports, weights, variances, basis, rank)
+        share = jnp.where((kept & (weights > 0)) | ~jnp.any(weights > 0), share, own)
     return reports.refined(weights, basis, share)
 
 
@@ -160,11 +164,8 @@ def _own_shares(
 ) -> Float[Array, " clients"]:
     """s_k, from inner products of what is outside the row space."""
     outside = reports.outside(basis).clients()
-    table = outside.inner_products()
-    members, pi = weights > 0, weights / total(weights)
-    to_mean = (table * pi[None]).sum(1)
-    squares = jnp.maximum(diagonal(table) - 2 * to_mean + jnp.sum(pi * to_mean), 0)
-    freedom = outside.freedom(rank).astype(table.dtype)
+    squares, pi = squares_to_mean(pair_squared_distances(outside.inner_products()), weights)
+    members, freedom = weights > 0, outside.freedom(rank).astype(squares.dtype)
     # Of ‖(W_k − W̄)P⊥‖², in units of σ² and a degree of freedom: the client's noise, less what of it is in the mean.
     own = jnp.where(members, variances * (1 - 2 * pi) + jnp.sum(pi**2 * variances), variances)
     seen = jnp.where(members, own / variances, 0).sum()

@@ -15,12 +15,15 @@ from ._reports import total
 MARGIN = 1.4
 # An eigenvalue this many times the next is a gap that noise whose spectrum falls off does not have.
 PLAIN_GAP = 4
+# On the variance of the eigenvalues of white noise: least squares leave noise that is less white.
+SPREAD = 2.5
 
 
 class Refit(NamedTuple):
     basis: Float[Array, " in max_rank"]
     rank: Int[Array, ""]
     by_gap: Bool[Array, ""]  # whether the members' noise had no floor to find the rank against
+    cut_short: Bool[Array, ""]  # whether what follows max_rank is not shown to be noise
 
 
 def refit_members(clients: Clients, weights: Float[Array, " clients"], max_rank: int, rank: int | None) -> Refit:
@@ -39,14 +42,34 @@ def refit_members(clients: Clients, weights: Float[Array, " clients"], max_rank:
     pairs = jnp.where(jnp.eye(count, dtype=bool), 0, weights[:, None] * weights[None, :])
     eigenvalues, vectors = clients.principal(pairs / total(weights))
     if rank is None:
-        found = noise_edge_rank(eigenvalues, clients.noise_rows(members, eigenvalues), max_rank, margin=MARGIN)
+        rows = clients.noise_rows(members, eigenvalues)
+        above = noise_edge_rank(eigenvalues, rows, max_rank + 1, margin=MARGIN)
+        found = jnp.minimum(above, max_rank)
         gap, plain = _widest_gap(eigenvalues, max_rank)
         half = (nonzero(eigenvalues) + 1) // 2
         by_gap = (found >= jnp.minimum(max_rank, half)) & plain & (gap < found)
+        more = (above > max_rank) | ~_flat(eigenvalues[max_rank:], rows, max_rank)
+        cut_short = (found == max_rank) & (max_rank < eigenvalues.shape[0]) & ~by_gap & more
         found = jnp.where(by_gap, gap, found)
     else:
-        found, by_gap = jnp.asarray(rank, jnp.int32), jnp.asarray(False)
-    return Refit(leading(vectors[:, :max_rank], found), found, by_gap)
+        found, by_gap, cut_short = jnp.asarray(rank, jnp.int32), jnp.asarray(False), jnp.asarray(False)
+    return Refit(leading(vectors[:, :max_rank], found), found, by_gap, cut_short)
+
+
+def _flat(rest: Float[Array, " rest"], rows: Int[Array, ""], rank: int) -> Bool[Array, ""]:
+    """Whether the eigenvalues after the first `rank` spread as those of white noise, and are enough to show it.
+
+    Of l ≥ s rows and columns the s eigenvalues of noise have the variance s/l of their squared mean. They are enough
+    where they outnumber the signal: otherwise the median that noise is measured by may be signal itself.
+    """
+    columns = rest.shape[0]
+    left = jnp.maximum(rows - rank, 1)
+    number = jnp.minimum(left, columns)
+    counted = jnp.arange(columns, dtype=number.dtype) < number
+    mean = rest.sum() / number.astype(rest.dtype)
+    variance = jnp.where(counted, (rest - mean) ** 2, 0).sum() / number.astype(rest.dtype)
+    ratio = number.astype(rest.dtype) / jnp.maximum(left, columns).astype(rest.dtype)
+    return (variance <= SPREAD * mean**2 * ratio) & (number > rank)
 
 
 def _widest_gap(eigenvalues: Float[Array, " all"], max_rank: int) -> tuple[Int[Array, ""], Bool[Array, ""]]:

@@ -10,8 +10,8 @@ from .._typing import ScalarLike
 from ._clients import Clients
 from ._contrasts import HIGHEST, low_quantile, pair_squared_distances, pair_variances
 from ._factored import at_rest, initial_factor, step
+from ._majority import majority_reach, votes_needed
 from ._program import Penalty, Start, leading
-from ._vote import votes_needed
 
 
 # λ_L as a share of the smallest value that makes the low-rank part vanish: from dense to sparse, because a column
@@ -40,7 +40,7 @@ def tune(
 ) -> Tuned:
     """Walk a path of λ_L at fixed λ_S; keep the penalty whose row space leaves a majority closest together.
 
-    λ_S is a tenth of the weighted contrasts within a majority (the reach of `_majority_reach`: with the median over
+    λ_S is a tenth of the weighted contrasts within a majority (the reach of `majority_reach`: with the median over
     pairs, outsiders beyond 29 % of the clients would set it). So the loss is close to Σ‖D_g − L_g‖_F and the path
     needs no noise level: L = 0 is optimal from λ_L = λ_S ‖stack of D_g/‖D_g‖‖_op on, and the path is a fixed set of
     shares of that. Each penalty gets `STEPS_A_PENALTY` steps from where the one before ended. For each λ_L and each
@@ -57,7 +57,7 @@ def tune(
     needed = votes_needed(count, vote_share)
     noise = pair_variances(variances)
     contrasts = jnp.sqrt(distances) * pair_weights
-    scale = _majority_reach(contrasts, needed)
+    scale = majority_reach(contrasts, needed)
     scale = jnp.where(scale > 0, scale, jnp.max(contrasts))
     sparse = jnp.maximum(jnp.asarray(THRESHOLD_SHARE, dtype) * scale, jnp.finfo(dtype).tiny ** 0.5)
     vanishing = sparse * _unit_stack_norm(clients, distances)
@@ -82,9 +82,7 @@ def tune(
     usable = jnp.arange(max_rank) < max(1, in_ // 2)
     scores = jnp.where(usable[None], spreads - jnp.log(jnp.maximum(freedom, 1))[None], jnp.inf)  # [path, rank]
     floor = jnp.finfo(dtype).tiny
-    none = jnp.log(
-        (_majority_reach(distances / noise, needed) + floor) / clients.freedom(jnp.asarray(0)).astype(dtype)
-    )
+    none = jnp.log((majority_reach(distances / noise, needed) + floor) / clients.freedom(jnp.asarray(0)).astype(dtype))
     place, chosen_rank = _select(none, scores, freedom, rank)
     low_rank, start, directions = jax.tree.map(lambda leaf: jnp.take(leaf, place, axis=0), path)
     return Tuned(Penalty(low_rank, sparse), leading(directions, chosen_rank), chosen_rank, start)
@@ -144,13 +142,7 @@ def _log_spread(
     along = jax.vmap(pair_squared_distances)(jnp.einsum("jqr,kqr->rjk", rows, rows, precision=HIGHEST))
     floor = jnp.finfo(distances.dtype).eps * low_quantile(distances) + jnp.finfo(distances.dtype).tiny
     left = jnp.maximum(distances[None] - jnp.cumsum(along, axis=0), 0)  # [max_rank, K, K]
-    return jnp.log(_majority_reach(left / noise[None], needed) + floor)
-
-
-def _majority_reach(table: Float[Array, "*batch clients clients"], needed: Int[Array, ""]) -> Float[Array, "*batch"]:
-    """The (h + 1)-th smallest m_k, the entry from client k to its h-th nearest: no minority can move it far."""
-    reach = jnp.take(jnp.sort(table, axis=-1), needed, axis=-1)  # the own zero is first
-    return jnp.take(jnp.sort(reach, axis=-1), needed, axis=-1)
+    return jnp.log(majority_reach(left / noise[None], needed) + floor)
 
 
 def _unit_columns(factor: Float[Array, " in max_rank"]) -> Float[Array, " in max_rank"]:

@@ -53,7 +53,9 @@ def consistent(found, weights, vote_share=0.5):
     np.testing.assert_allclose(found.votes, near.sum(1) / (len(weights) - 1), rtol=1e-12)
     if members.any():
         np.testing.assert_array_equal(members, np.asarray(found.votes) >= vote_share - 1e-6)
-    np.testing.assert_allclose(found.refined, reference.refine(weights, members, row_space), atol=1e-10 * scale)
+    expected = reference.refine(weights, members, row_space, np.asarray(found.influence))
+    np.testing.assert_allclose(found.refined, expected, atol=1e-10 * scale)
+    assert not found.declined.any()
     np.testing.assert_array_equal(np.asarray(found.refined)[~members], weights[~members])
     rank = int(found.rank)
     assert not found.basis[:, rank:].any()
@@ -122,6 +124,9 @@ def test_who_is_contaminated(name, benign, foreign):
     np.testing.assert_array_equal(found.members, ~indicator(*outsiders))
     assert found.status == Status.converged and int(found.rank) == RANK
     consistent(found, weights)
+    # Copies of one matrix count as one client, whoever sent them; all others in full.
+    of_each = (weights[:, None] == weights[None]).all((2, 3)).sum(0)
+    np.testing.assert_array_equal(np.asarray(found.influence)[found.members], 1 / of_each[found.members])
 
 
 def test_one_a_million_times_larger_changes_nothing_for_the_others(benign, foreign):
@@ -265,7 +270,10 @@ def test_a_given_rank_and_threshold_are_used(mixed):
         # The third direction is added to the two that are found without being asked.
         np.testing.assert_allclose(found.projector @ free.projector, free.projector, atol=1e-10)
     everyone = clair(mixed, rank=3, threshold=1e9)
-    assert everyone.members.all() and everyone.status == Status.converged
+    assert everyone.members.all() and everyone.status == Status.unequal_noise
+    # The three would only harm the others.
+    assert everyone.declined.any() and not (everyone.declined & indicator(2, 5, 9)).any()
+    np.testing.assert_array_equal(everyone.refined[everyone.declined], mixed[everyone.declined])
     nobody = clair(mixed, rank=3, threshold=0.0)
     assert nobody.status == Status.no_majority and not nobody.members.any()
     np.testing.assert_array_equal(nobody.refined, mixed)
