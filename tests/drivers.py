@@ -105,7 +105,7 @@ def _power_method(of: Samples):
 
 def _flute(of: Samples):
     options = {"step_size": 0.02 * of.number, "gammas": (0.25, 0.125 * of.number), "init_scale": 0.1 * of.number}
-    return models.flute(*of.data, **of.drawn, **options, rounds=20, truth=of.truth)
+    return models.flute(*of.data, **of.drawn, **options, rounds=20, true_coefficients=of.truth)
 
 
 OF_WEIGHTS = {
@@ -123,11 +123,13 @@ OF_WEIGHTS = {
 }
 OF_SAMPLES = {
     "flute": _flute,
-    "fedrep": lambda of: models.fedrep(*of.data, **of.drawn, rounds=20, step_size=0.02 * of.number, truth=of.truth),
+    "fedrep": lambda of: models.fedrep(
+        *of.data, **of.drawn, rounds=20, step_size=0.02 * of.number, true_coefficients=of.truth
+    ),
     "truncated_ridge": lambda of: models.truncated_ridge(*of.data, **of.own),
     "truncated_ridge, a penalty": lambda of: models.truncated_ridge(*of.data, **of.own, penalty=0.1 * of.number),
     "alternating_least_squares": lambda of: models.alternating_least_squares(
-        *of.data, **of.own, rounds=5, truth=of.truth
+        *of.data, **of.own, rounds=5, true_coefficients=of.truth
     ),
     "centaur": _centaur,
     "centaur, subsets": _centaur_of_subsets,

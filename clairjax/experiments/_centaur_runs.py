@@ -104,8 +104,8 @@ def _rate(key: Key, cell: Rate) -> dict[str, Array]:
         true_basis=problem.basis,
         mechanism=gaussian_mechanism,
     )
-    assert run.errors is not None
-    return {"errors": run.errors}
+    assert run.distances is not None
+    return {"errors": run.distances}
 
 
 def _floor(key: Key, cell: Floor) -> dict[str, Array]:
@@ -127,8 +127,8 @@ def _floor(key: Key, cell: Floor) -> dict[str, Array]:
             true_basis=problem.basis,
             mechanism=gaussian_mechanism,
         )
-        assert found.errors is not None
-        return found.errors[cell.rounds // 2 :].mean(), found.clipped.mean()
+        assert found.distances is not None
+        return found.distances[cell.rounds // 2 :].mean(), found.clipped.mean()
 
     noise, clip_norm = (jnp.array(values, start.dtype) for values in zip(*cell.settings, strict=True))
     floor, clipped = jax.lax.map(run, (noise, clip_norm, jax.random.split(run_key, len(cell.settings))))

@@ -107,7 +107,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     data_key, run_key = jax.random.split(key)
     problem = cell.model.generate(key=data_key)
     data = problem.inputs, problem.targets
-    options: dict[str, Any] = {"key": run_key, "rounds": cell.rounds, "truth": problem.truth}
+    options: dict[str, Any] = {"key": run_key, "rounds": cell.rounds, "true_coefficients": problem.truth}
     best = best_of_rank(problem.truth, cell.rank)
     runs = {
         "flute": flute(*data, cell.rank, step_size=STEP, init_scale=init_scale(problem.inputs), **options),

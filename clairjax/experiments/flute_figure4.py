@@ -42,7 +42,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     def run(gammas: Array) -> tuple[Array, Array]:
         pair = gammas[0], gammas[1]
         rates = {"step_size": STEP, "init_scale": init_scale(problem.inputs), "gammas": pair}
-        options = {"rounds": cell.rounds, "truth": problem.truth, **rates}
+        options = {"rounds": cell.rounds, "true_coefficients": problem.truth, **rates}
         found = flute(*data, cell.rank, key=run_key, **options)  # type: ignore[arg-type]
         assert found.errors is not None
         return found.errors[cell.stored], mean_distance(found.coefficients, best)

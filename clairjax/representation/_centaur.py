@@ -66,7 +66,7 @@ def centaur(
       depends on nothing private. The paper's is 1/(4 s_1²) with s_1² the leading eigenvalue of W*ᵀW*/n.
     - `init`: an orthonormal basis that does not depend on the users' data, or a `PrivatePowerMethod`, whose events
       are added to the ledger; `None` is a random basis and free.
-    - `true_basis` [d, k]: if given, `errors` holds the distance to it after each round.
+    - `true_basis` [d, k]: if given, `distances` holds the distance to it after each round.
     - `counts` [n], integers from k (or 2m̄) to m: client i's samples are its first `counts[i]`, and what stands
       beyond them is not looked at; `None`: all m. G_i is the mean over the client's own samples, and subsets are
       drawn among them. Every client weighs the same and is clipped to ζ, so the ledger is the same.
@@ -100,7 +100,7 @@ def centaur(
     >>> problem = SharedSubspace(clients=500, samples=10, features=8, rank=2).generate(key=jax.random.key(0))
     >>> data = problem.inputs, problem.targets
     >>> run = centaur(*data, 2, key=privacy.secret_key(), noise_multiplier=24.0, true_basis=problem.basis)
-    >>> bool(run.errors[-1] < 0.05), round(run.privacy.epsilon(delta=1e-5, adjacency="add-or-remove-one"), 2)
+    >>> bool(run.distances[-1] < 0.05), round(run.privacy.epsilon(delta=1e-5, adjacency="add-or-remove-one"), 2)
     (True, 0.98)
     """
     data = validate_linear(inputs, targets, rank, counts)
@@ -173,13 +173,13 @@ def _centaur(data: ClientData, key: Key, options: _Options) -> Learned:
             sent, clip_norm, options.noise_multiplier, normaliser=sampler.normaliser(number), key=noise_key
         )
         basis = orthonormalize(basis - turn[1] * update)
-        error = None if truth is None else subspace_distance(basis, truth)
-        return basis, (error, _clipped_share(sent, clip_norm, active))
+        distance = None if truth is None else subspace_distance(basis, truth)
+        return basis, (distance, _clipped_share(sent, clip_norm, active))
 
     with jax.named_scope("clairjax.centaur"):
         keys = jax.random.split(rounds_key, options.rounds)
-        basis, (errors, clipped) = jax.lax.scan(step, start, (keys, steps))
-    return learned(clients, basis, errors, clipped, options.in_range(data))
+        basis, (distances, clipped) = jax.lax.scan(step, start, (keys, steps))
+    return learned(clients, basis, distances, clipped, options.in_range(data))
 
 
 def client_updates(

@@ -124,12 +124,12 @@ def validate_truth(
     """Each client's true coefficients, in the dtype of the data."""
     if truth is None:
         return None
-    truth = as_array(truth, "truth")
+    truth = as_array(truth, "true_coefficients")
     clients, _, features = inputs.shape
     if truth.shape != (clients, features):
         expected = f"of shape (clients, features) = ({clients}, {features})"
-        raise _validate.fail("truth", expected, f"shape {tuple(truth.shape)}")
-    _finite(truth, "truth")
+        raise _validate.fail("true_coefficients", expected, f"shape {tuple(truth.shape)}")
+    _finite(truth, "true_coefficients")
     return jnp.asarray(truth, inputs.dtype)
 
 

@@ -37,7 +37,7 @@ def fedrep(
     rounds: int = 2000,
     step_size: ScalarLike | None = None,
     init: Literal["spectral", "random"] = "spectral",
-    truth: ArrayLike | Sequence[Any] | None = None,
+    true_coefficients: ArrayLike | Sequence[Any] | None = None,
     counts: Counts | None = None,
 ) -> Representation:
     """Federated learning of a shared orthonormal basis with heads that are exact in every round: FedRep, linear.
@@ -49,7 +49,7 @@ def fedrep(
     for heads that are unique. `rank` (static): k ≤ min(d, M). `rounds` (static). `step_size`: η; None takes
     M/(4 λ₁²) with λ₁ the largest singular value of the matrix of moments X_iᵀy_i/N. `init` (static): `"spectral"`
     starts from `moment_basis`, which clients can report, `"random"` from the span that `flute` starts from with
-    the same key. `truth` [M, d]: the true coefficients, for the history `errors`. `counts` [M], integers from 1 to N:
+    the same key. `true_coefficients` [M, d], for the history `errors`. `counts` [M], integers from 1 to N:
     client i's samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. g_i is a
     mean over the client's own samples, so every client weighs the same in a round. In the spectral start every sample
     weighs the same.
@@ -78,7 +78,7 @@ def fedrep(
     [[1.0, 0.0], [0.0, 1.0]]
     """
     data = validate_linear(inputs, targets, rank, counts)
-    truth = validate_truth(truth, data.inputs)
+    truth = validate_truth(true_coefficients, data.inputs)
     _validate.at_least(rounds, "rounds", 1)
     if step_size is not None:
         _validate.positive(step_size, "step_size")

@@ -45,7 +45,7 @@ def flute(
     gammas: tuple[ScalarLike, ScalarLike] = (1 / 4, 1 / 8),
     init_scale: ScalarLike | None = None,
     loss_scale: Literal["half", "printed"] = "half",
-    truth: ArrayLike | Sequence[Any] | None = None,
+    true_coefficients: ArrayLike | Sequence[Any] | None = None,
     counts: Counts | None = None,
 ) -> Representation:
     """Federated learning of a representation that is too small for the clients: FLUTE, linear.
@@ -64,8 +64,8 @@ def flute(
     `gammas`: (γ₁, γ₂), γ₁ ≤ 2γ₂, for inputs of unit variance; for others multiply both by v, or the server's terms
     are too strong (small v: slow) or too weak. `init_scale`: α; None means √(λ₁/(10 v))/(10 d), so that B and W
     start in proportion to where they end at any scale of the data; on C.1 1/(10 d) but for the noise in λ₁.
-    `loss_scale` (static): `"half"` is the half-squared loss, `"printed"` the squared loss. `truth` [M, d]: the true
-    coefficients, for the history `errors`. `counts` [M], integers from 1 to N: client i's samples are its first
+    `loss_scale` (static): `"half"` is the half-squared loss, `"printed"` the squared loss. `true_coefficients`
+    [M, d], for the history `errors`. `counts` [M], integers from 1 to N: client i's samples are its first
     `counts[i]`, and what stands beyond them is not looked at; None: all N. g_i is a mean over the client's own
     samples, so every client weighs the same.
 
@@ -97,13 +97,13 @@ def flute(
     >>> from clairjax.representation import flute
     >>> problem = LinearTasks(clients=15, features=10, samples=200).generate(key=jax.random.key(0))
     >>> found = flute(
-    ...     problem.inputs, problem.targets, 2, key=jax.random.key(1), truth=problem.truth
+    ...     problem.inputs, problem.targets, 2, key=jax.random.key(1), true_coefficients=problem.truth
     ... )
     >>> found.basis.shape, found.heads.shape, found.errors.shape
     ((10, 2), (15, 2), (2000,))
     """
     data = validate_linear(inputs, targets, rank, counts)
-    truth = validate_truth(truth, data.inputs)
+    truth = validate_truth(true_coefficients, data.inputs)
     _validate.at_least(rounds, "rounds", 1)
     for value, name in ((step_size, "step_size"), (init_scale, "init_scale")):
         if value is not None:

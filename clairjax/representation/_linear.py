@@ -17,19 +17,11 @@ FEW = 4  # unknowns, up to which a system is solved entry by entry
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-class Representation(eqx.Module):
-    """A shared basis and a head for each client.
+class AbstractRepresentation(eqx.Module):
+    """A `basis` [features, rank] and `heads` [clients, rank]: what every result of this room is."""
 
-    - `basis` [features, rank]: B. Orthonormal, except from `flute`, whose B shares its scale with the heads;
-    - `heads` [clients, rank]: w_i;
-    - `errors` [rounds]: after each round the mean over clients of ‖B w_i − φ_i‖, where the true φ_i were given;
-    - `status`. Where it is `diverged`, `nonfinite_input` or `invalid_argument`, the arrays hold NaN.
-    """
-
-    basis: Float[Array, "features rank"]
-    heads: Float[Array, "clients rank"]
-    errors: Float[Array, " rounds"] | None
-    status: Status
+    basis: eqx.AbstractVar[Float[Array, "features rank"]]
+    heads: eqx.AbstractVar[Float[Array, "clients rank"]]
 
     @property
     def coefficients(self) -> Float[Array, "clients features"]:
@@ -44,6 +36,21 @@ class Representation(eqx.Module):
             expected = f"of shape (clients, samples, features) = ({clients}, samples, {features})"
             raise _validate.fail("inputs", expected, f"shape {tuple(inputs.shape)}")
         return jnp.einsum("mnd,md->mn", inputs, self.coefficients, precision=HIGHEST)
+
+
+class Representation(AbstractRepresentation):
+    """A shared basis and a head for each client.
+
+    - `basis` [features, rank]: B. Orthonormal, except from `flute`, whose B shares its scale with the heads;
+    - `heads` [clients, rank]: w_i;
+    - `errors` [rounds]: after each round the mean over clients of ‖B w_i − φ_i‖, where `true_coefficients` were given;
+    - `status`. Where it is `diverged`, `nonfinite_input` or `invalid_argument`, the arrays hold NaN.
+    """
+
+    basis: Float[Array, "features rank"]
+    heads: Float[Array, "clients rank"]
+    errors: Float[Array, " rounds"] | None
+    status: Status
 
 
 class LinearClients(eqx.Module):

@@ -106,7 +106,7 @@ def perturbed_least_squares(
     >>> start = jax.numpy.eye(5)[:, :2]
     >>> key = privacy.secret_key()
     >>> run = perturbed_least_squares(problem.inputs, problem.targets, 2, key=key, init=start, **options)
-    >>> bool(run.errors[-1] < 0.1)
+    >>> bool(run.distances[-1] < 0.1)
     True
     """
     data = validate_linear(inputs, targets, rank, counts)
@@ -167,12 +167,12 @@ def _perturbed_least_squares(data: ClientData, key: Key, options: _Options) -> L
         noise, clips = options.noise_multiplier, options.clip_norms
         system, clipped = _perturbed_system(heads, gram, moment, clips, noise, noise_key)
         basis = orthonormalize(_solve(*system))
-        error = None if truth is None else subspace_distance(basis, truth)
-        return basis, (error, clipped)
+        distance = None if truth is None else subspace_distance(basis, truth)
+        return basis, (distance, clipped)
 
     with jax.named_scope("clairjax.perturbed_least_squares"):
-        basis, (errors, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, options.rounds))
-    return learned(clients, basis, errors, clipped, options.in_range(data))
+        basis, (distances, clipped) = jax.lax.scan(step, start, jax.random.split(rounds_key, options.rounds))
+    return learned(clients, basis, distances, clipped, options.in_range(data))
 
 
 def _perturbed_system(

@@ -12,27 +12,32 @@ from .._status import Status, worst
 from .._typing import ScalarLike
 from ..privacy import Ledger
 from ._data import Counts, check_counts
-from ._linear import LinearClients, Representation, argument_status, input_status, least_squares_heads
+from ._linear import AbstractRepresentation, LinearClients, argument_status, input_status, least_squares_heads
 from ._subsets import check_batch
 
 
-# Basis, heads, errors, status and shares clipped: a `PrivateRepresentation` but for its ledger, which is the host's.
-Learned: TypeAlias = tuple[Array, Array, Array | None, Status, Array]
+# A `PrivateRepresentation` but for its ledger, which is the host's: basis, heads, status, distances, shares clipped.
+Learned: TypeAlias = tuple[Array, Array, Status, Array | None, Array]
 
 
-class PrivateRepresentation(Representation):
+class PrivateRepresentation(AbstractRepresentation):
     """What CENTAUR learned, and what it spent.
 
     - `basis` [d, k], orthonormal, is released, and nothing else;
     - `heads` [n, k] stay with their clients: each is fitted to its client's own data in the final basis;
-    - `errors` [rounds], the distance to `true_basis` after each round, where it was given; `clipped` [rounds],
-      the share of a round's updates that the clip norm shortened. Both are for the experimenter: no ε covers them;
     - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero and its head is
       NaN; the basis is that of the others), `invalid_argument` if a traced setting was outside its range, and then
       every array is NaN, `diverged` if the iterates left the range of the dtype;
+    - `distances` [rounds], that of the subspaces to `true_basis` after each round, where it was given; `clipped`
+      [rounds], the share of a round's updates that the clip norm shortened. Both are for the experimenter: no ε covers
+      them;
     - `privacy`: the events to account for, `.privacy.epsilon(delta=…, adjacency=…)`.
     """
 
+    basis: Float[Array, "features rank"]
+    heads: Float[Array, "clients rank"]
+    status: Status
+    distances: Float[Array, " rounds"] | None
     clipped: Float[Array, " rounds"]
     privacy: Ledger
 
@@ -40,7 +45,7 @@ class PrivateRepresentation(Representation):
 def learned(
     clients: LinearClients,
     basis: Float[Array, "features rank"],
-    errors: Float[Array, " rounds"] | None,
+    distances: Float[Array, " rounds"] | None,
     clipped: Float[Array, " rounds"],
     in_range: Bool[Array, ""] | bool,
 ) -> Learned:
@@ -48,7 +53,7 @@ def learned(
     hide = lambda array: jnp.where(in_range, array, jnp.nan)
     heads = hide(least_squares_heads(clients, basis))
     status = worst(argument_status(in_range), worst(input_status(clients), run_status(basis)))
-    return hide(basis), heads, None if errors is None else hide(errors), status, hide(clipped)
+    return hide(basis), heads, status, None if distances is None else hide(distances), hide(clipped)
 
 
 def given_basis(

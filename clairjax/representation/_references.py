@@ -152,7 +152,7 @@ def alternating_least_squares(
     rank: int,
     *,
     rounds: int = 300,
-    truth: ArrayLike | Sequence[Any] | None = None,
+    true_coefficients: ArrayLike | Sequence[Any] | None = None,
     counts: Counts | None = None,
 ) -> Representation:
     """Centralised least squares over rank-k models, Σ_i ‖X_i B w_i − y_i‖², by exact alternation between B and w_i.
@@ -161,7 +161,7 @@ def alternating_least_squares(
     truncation of the clients' ridge estimates, and no round raises the squared error.
 
     **Arguments:** `inputs` [M, N, d] and `targets` [M, N], float32 or float64, N ≥ k for heads that are unique.
-    `rank` (static): k ≤ min(d, M). `rounds` (static). `truth` [M, d]: the true coefficients, for `errors`.
+    `rank` (static): k ≤ min(d, M). `rounds` (static). `true_coefficients` [M, d], for `errors`.
     `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and what stands beyond them is
     not looked at; None: all N. Every sample weighs the same, so a client weighs as much as it has samples.
 
@@ -183,7 +183,7 @@ def alternating_least_squares(
     (10, 2)
     """
     data = validate_linear(inputs, targets, rank, counts)
-    truth = validate_truth(truth, data.inputs)
+    truth = validate_truth(true_coefficients, data.inputs)
     _validate.at_least(rounds, "rounds", 1)
     return _alternating(data, truth, rank, rounds)
 

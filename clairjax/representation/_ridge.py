@@ -11,13 +11,14 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import _validate
 from .._compile import compiled
-from .._status import worst
+from .._status import Status, worst
 from .._typing import ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
 from ._data import ClientData, Counts, validate_linear
 from ._flute import withheld
 from ._linear import (
     HIGHEST,
+    AbstractRepresentation,
     LinearClients,
     Representation,
     argument_status,
@@ -33,9 +34,17 @@ INTERPOLATING = 1e-4
 EVEN_SHARE = 2
 
 
-class RidgeRepresentation(Representation):
-    """A `Representation` with the `penalty` of the ridge estimates it was cut from, given or found."""
+class RidgeRepresentation(AbstractRepresentation):
+    """A shared basis and a head for each client, cut from their ridge estimates.
 
+    - `basis` [features, rank], orthonormal, and `heads` [clients, rank];
+    - `status`, as of `Representation`;
+    - `penalty`: of the ridge estimates, given or found.
+    """
+
+    basis: Float[Array, "features rank"]
+    heads: Float[Array, "clients rank"]
+    status: Status
     penalty: Float[Array, ""]
 
 
@@ -70,7 +79,7 @@ def truncated_ridge(
     less. In the choice of λ and in the noise's variance every sample weighs the same. In S and in the truncation every
     client weighs the same.
 
-    **Returns:** `Representation` with an orthonormal basis, no history, and the `penalty`.
+    **Returns:** `RidgeRepresentation`.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 
@@ -116,7 +125,7 @@ def _truncated_ridge(data: ClientData, penalty: ScalarLike | None, rank: int) ->
     status = worst(argument_status(in_range), input_status(LinearClients.of(*data)))
     basis, heads = truncate(estimates, rank)
     found = withheld(Representation(basis, unit * heads, None, status))
-    return RidgeRepresentation(found.basis, found.heads, None, status, penalty)
+    return RidgeRepresentation(found.basis, found.heads, status, penalty)
 
 
 def in_units(data: ClientData) -> tuple[ClientData, Float[Array, ""]]:

@@ -112,7 +112,7 @@ def test_rounds_of_centaur_have_noise_of_their_own(key):
     options = {"rounds": 5, "noise_multiplier": 4.0, "clip_norm": 1.0, "step_size": 1e-3}
     options |= {"init": jnp.eye(3)[:, :1], "true_basis": jnp.array([[0.8], [0.6], [0.0]])}
     data = jnp.broadcast_to(jnp.eye(3)[:2], (4, 2, 3)), jnp.zeros((4, 2))
-    run = lambda key: centaur(*data, 1, key=key, mechanism=gaussian_mechanism, **options).errors
+    run = lambda key: centaur(*data, 1, key=key, mechanism=gaussian_mechanism, **options).distances
     errors = np.asarray(jax.jit(jax.vmap(run))(jax.random.split(key, 2000)))
     moves = np.diff(errors, axis=1, prepend=0.6)
     assert np.abs(np.corrcoef(moves.T) - np.eye(5)).max() < 4.5 / math.sqrt(2000)

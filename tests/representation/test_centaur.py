@@ -130,9 +130,9 @@ def test_on_exact_data_the_distance_falls_to_rounding(key):
     problem = SharedSubspace(200, 40, FEATURES, RANK).generate(key=key)
     options = {"noise_multiplier": 0.0, "clip_norm": 1e3, "step_size": 0.5, "true_basis": problem.basis}
     found = centaur(problem.inputs, problem.targets, RANK, key=key, rounds=60, batch_size=16, **options)
-    assert found.errors[-1] < 1e-12
+    assert found.distances[-1] < 1e-12
     np.testing.assert_allclose(found.coefficients, problem.heads @ problem.basis.T, atol=1e-11)
-    np.testing.assert_allclose(found.errors[-1], subspace_distance(found.basis, problem.basis), atol=1e-15)
+    np.testing.assert_allclose(found.distances[-1], subspace_distance(found.basis, problem.basis), atol=1e-15)
 
 
 def test_the_default_step_is_a_path_of_fixed_length(key, problem, rng):
@@ -159,7 +159,7 @@ def test_with_the_default_settings_privacy_leaves_a_good_subspace(key):
     """ε = 2.0 (add or remove one, δ = 1e-5) for 1000 users."""
     problem = SharedSubspace(1000, 20, 20, RANK).generate(key=key)
     found = centaur(problem.inputs, problem.targets, RANK, key=key, noise_multiplier=12.6, true_basis=problem.basis)
-    assert found.errors[-1] < 0.006
+    assert found.distances[-1] < 0.006
     assert found.privacy.epsilon(delta=1e-5, adjacency="add-or-remove-one") < 2.01
 
 

@@ -23,7 +23,9 @@ def test_it_is_the_algorithm(key, rng, samples):
     inputs, targets = jnp.asarray(data.inputs), jnp.asarray(data.targets)
     start = np.asarray(orthonormal_start(inputs, targets, RANK, "random", key=key))
     basis, heads, errors = reference.fedrep(data, start, step=0.02, rounds=40)
-    found = fedrep(inputs, targets, RANK, key=key, rounds=40, step_size=0.02, init="random", truth=data.truth)
+    found = fedrep(
+        inputs, targets, RANK, key=key, rounds=40, step_size=0.02, init="random", true_coefficients=data.truth
+    )
     for ours, theirs in ((found.basis, basis), (found.heads, heads), (found.errors, errors)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -123,7 +125,10 @@ DATA = (np.ones((4, 6, 3)), np.ones((4, 6)))
 BAD = {
     "rounds": ({"rounds": 0}, r"rounds must be an integer of at least 1, got 0\."),
     "step_size": ({"step_size": np.nan}, r"step_size must be positive and finite, got nan\."),
-    "truth": ({"truth": np.ones((4, 2))}, r"truth must be of shape \(clients, features\) = \(4, 3\), got .*\."),
+    "true_coefficients": (
+        {"true_coefficients": np.ones((4, 2))},
+        r"true_coefficients must be of shape \(clients, features\) = \(4, 3\), got .*\.",
+    ),
     "rank": ({"rank": 4}, r"rank must be between 1 and min\(features, clients\) = 3, got 4\."),
 }
 
@@ -139,7 +144,9 @@ def test_bad_arguments_are_refused(key, case):
 def test_a_traced_step_out_of_range_is_a_status_and_no_numbers(key, rng, step_size):
     data = reference.draw(rng, CLIENTS, 12, FEATURES)
     run = jax.jit(
-        lambda step: fedrep(data.inputs, data.targets, RANK, key=key, rounds=2, step_size=step, truth=data.truth)
+        lambda step: fedrep(
+            data.inputs, data.targets, RANK, key=key, rounds=2, step_size=step, true_coefficients=data.truth
+        )
     )
     assert run(0.02).status == Status.max_steps_reached
     found = run(step_size)

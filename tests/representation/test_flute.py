@@ -36,7 +36,7 @@ def test_it_is_algorithm_1(key, rng, samples, loss_scale):
     for gammas in GAMMAS[:3]:
         expected = reference.flute(data, *start, step=0.01, rounds=60, gammas=gammas, factor=factor)
         options = {"rounds": 60, "step_size": 0.01, "gammas": gammas, "init_scale": 0.1, "loss_scale": loss_scale}
-        found = flute(data.inputs, data.targets, RANK, key=key, truth=data.truth, **options)
+        found = flute(data.inputs, data.targets, RANK, key=key, true_coefficients=data.truth, **options)
         for ours, theirs in zip((found.basis, found.heads, found.errors), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -184,7 +184,9 @@ def test_a_traced_argument_out_of_range_is_a_status_and_no_numbers(key, rng):
     data = reference.draw(rng, CLIENTS, 12, FEATURES)
     good = {"step_size": 0.02, "init_scale": 0.1, "gammas": (0.25, 0.125)}
     run = jax.jit(
-        lambda options: flute(data.inputs, data.targets, RANK, key=key, rounds=3, truth=data.truth, **options)
+        lambda options: flute(
+            data.inputs, data.targets, RANK, key=key, rounds=3, true_coefficients=data.truth, **options
+        )
     )
     assert run(good).status == Status.max_steps_reached
     for wrong in OUT_OF_RANGE:
@@ -196,7 +198,7 @@ def test_a_traced_argument_out_of_range_is_a_status_and_no_numbers(key, rng):
 @pytest.mark.parametrize("samples", [12, 4])
 def test_divergence_is_a_status_and_no_numbers(key, rng, samples):
     data = reference.draw(rng, CLIENTS, samples, FEATURES)
-    found = flute(data.inputs, data.targets, RANK, key=key, rounds=200, step_size=2.0, truth=data.truth)
+    found = flute(data.inputs, data.targets, RANK, key=key, rounds=200, step_size=2.0, true_coefficients=data.truth)
     assert found.status == Status.diverged and Status[found.status].startswith("The iterates grew")
     assert all(bool(jnp.isnan(array).all()) for array in (found.basis, found.heads, found.errors))
 
@@ -225,7 +227,10 @@ BAD = {
     "rounds": ({"rounds": 0}, r"rounds must be an integer of at least 1, got 0\."),
     "step_size": ({"step_size": -1.0}, r"step_size must be positive and finite, got -1\.0\."),
     "init_scale": ({"init_scale": 0.0}, r"init_scale must be positive and finite, got 0\.0\."),
-    "truth": ({"truth": np.ones((3, 3))}, r"truth must be of shape \(clients, features\) = \(4, 3\), got .*\."),
+    "true_coefficients": (
+        {"true_coefficients": np.ones((3, 3))},
+        r"true_coefficients must be of shape \(clients, features\) = \(4, 3\), got .*\.",
+    ),
     "rank": ({"rank": 4}, r"rank must be between 1 and min\(features, clients\) = 3, got 4\."),
 }
 
@@ -296,7 +301,9 @@ def test_distance_to_the_best_model_falls_as_one_over_the_root_of_the_samples(ke
         def one(key, count=count):
             data = LinearTasks(15, 10, count).generate(key=key, dtype=jnp.float64)
             best = best_of_rank(data.truth, 4).coefficients
-            return flute(data.inputs, data.targets, 4, key=key, rounds=1500, step_size=0.03, truth=best).errors[-1]
+            return flute(
+                data.inputs, data.targets, 4, key=key, rounds=1500, step_size=0.03, true_coefficients=best
+            ).errors[-1]
 
         distances.append(jnp.mean(jax.jit(lambda keys, one=one: jax.lax.map(one, keys))(jax.random.split(key, 20))))
     slope = np.polyfit(np.log(samples), np.log(np.asarray(distances)), 1)[0]

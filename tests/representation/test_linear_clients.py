@@ -234,8 +234,14 @@ def test_lists_are_data():
 @pytest.mark.parametrize(
     ("truth", "message"),
     [
-        (np.zeros((3, 3)), r"truth must be of shape \(clients, features\) = \(3, 2\), got shape \(3, 3\)\."),
-        (np.full((3, 2), np.inf), r"truth must be finite, got NaN or infinite values from client\(s\) 0, 1, 2\."),
+        (
+            np.zeros((3, 3)),
+            r"true_coefficients must be of shape \(clients, features\) = \(3, 2\), got shape \(3, 3\)\.",
+        ),
+        (
+            np.full((3, 2), np.inf),
+            r"true_coefficients must be finite, got NaN or infinite values from client\(s\) 0, 1, 2\.",
+        ),
     ],
 )
 def test_a_bad_truth_is_refused(truth, message):

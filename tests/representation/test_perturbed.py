@@ -76,7 +76,7 @@ def test_the_spectral_start_and_its_event(key):
     _, vectors = np.linalg.eigh(np.einsum("nm,nmd,nme->de", y**2, x, x))
     clean = PerturbedMoments(0.0, 1e9).run(problem.inputs, problem.targets, RANK, key)
     np.testing.assert_allclose(projector(clean), vectors[:, -RANK:] @ vectors[:, -RANK:].T, atol=1e-9)
-    assert found.errors[-1] < 0.2
+    assert found.distances[-1] < 0.2
     assert [(event.label, event.rounds) for event in found.privacy.events] == [("initialisation", 1), ("rounds", 2)]
 
 

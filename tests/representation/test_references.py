@@ -86,7 +86,7 @@ def test_the_basis_is_least_squares_over_all_samples(rng):
 @pytest.mark.parametrize("samples", [12, 5])
 def test_alternation_ends_where_both_gradients_vanish(rng, samples):
     data = reference.draw(rng, CLIENTS, samples, FEATURES)
-    found = alternating_least_squares(data.inputs, data.targets, RANK, rounds=400, truth=data.truth)
+    found = alternating_least_squares(data.inputs, data.targets, RANK, rounds=400, true_coefficients=data.truth)
     assert found.status == Status.converged and found.errors.shape == (400,)
     clients = LinearClients.of(jnp.asarray(data.inputs), jnp.asarray(data.targets))
     gradient = np.asarray(clients.gradient(found.coefficients))
