@@ -14,7 +14,7 @@ import jax
 import typer
 from rich.console import Console
 
-from . import _measure, adapters, correctness, first_call, memory, program, representation, scaling, sweep
+from . import _measure, adapters, correctness, federated, first_call, memory, program, representation, scaling, sweep
 from ._report import Report, show, write_json
 
 
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "memory": memory.measure,
     "representation": representation.measure,
     "adapters": adapters.measure,
+    "federated": federated.measure,
 }
 
 

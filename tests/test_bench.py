@@ -26,6 +26,11 @@ ROWS = {
     "scaling": ["solve 4 8", "solve 8 8", "solve 4 16", "clair 4 8", "clair 8 8", "clair 4 16"],
     "memory": ["Converged"],
     "adapters": ["clair, 12 clients, rank 6, 96 × 96", "refine, 12 clients × 2 modules, rank 6, 80 × 80"],
+    "federated": [
+        "FLUTE, 2 clients × 20 images",
+        "CENTAUR, 2 clients × 20 images",
+        "two blocks, 16 steps of 10",
+    ],
     "representation": [
         *(f"FLUTE, 3 × 20 rounds: {how}" for how in ("NumPy", "vmap", "10 lanes")),
         *(f"CENTAUR, 2 × 5 rounds: {how}" for how in ("vmap", "lax.map", "NumPy")),
@@ -41,6 +46,7 @@ LABELS = {
     "scaling": "{what} {K} {p = q}",
     "memory": "{status}",
     "adapters": "{what}",
+    "federated": "{what}",
     "representation": "{what}: {how}",
 }
 

@@ -51,7 +51,7 @@ class Centaur(PrivateStrategy):
         return Update(self.clipped(difference(body, server)), own, loss)
 
     def server_update(self, server: PyTree, uploads: Sum, cohort: Cohort, *, key: Key) -> PyTree:
-        return moved(server, self.release(uploads, cohort, key=key), self.server_rate)
+        return moved(server, self.release(uploads, cohort, server, key=key), self.server_rate)
 
     def personal(self, server: PyTree, state: PyTree, client: Client, *, key: Key) -> Any:
         return self._fitted(server, state, client, self.tune, key)[0]

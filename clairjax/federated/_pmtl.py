@@ -59,7 +59,7 @@ class PMTL(PrivateStrategy):
         return Update(self.clipped(difference(model, server)), model, loss)
 
     def server_update(self, server: PyTree, uploads: Sum, cohort: Cohort, *, key: Key) -> PyTree:
-        return moved(server, self.release(uploads, cohort, key=key), self.server_rate)
+        return moved(server, self.release(uploads, cohort, server, key=key), self.server_rate)
 
     def personal(self, server: PyTree, state: PyTree, client: Client, *, key: Key) -> Any:
         head = chosen(state, self.head, "head")

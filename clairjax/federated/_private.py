@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from .. import _validate
@@ -85,21 +86,18 @@ class PrivateStrategy(Strategy):
     privacy: eqx.AbstractVar[Privacy]
 
     def clipped(self, update: PyTree) -> Sum:
-        """A client's whole update, at most as long as the clip norm: a part of a sum."""
-        return Sum(clip_by_norm(eqx.filter(update, eqx.is_inexact_array), self.privacy.clip_norm))
+        """A client's whole update as one vector, at most as long as the clip norm: a part of a sum."""
+        return Sum(clip_by_norm(ravel_pytree(_floats(update))[0], self.privacy.clip_norm))
 
-    def release(self, uploads: Sum, cohort: Cohort, *, key: Key) -> PyTree:
-        """The noisy mean of the updates."""
-        leaves, structure = jax.tree.flatten(uploads.value)
-        sigma = self.privacy.noise_multiplier
-        assert sigma is not None
-        keys = jax.random.split(key, max(len(leaves), 1))
-        noisy = []
-        for leaf, each in zip(leaves, keys, strict=False):
-            deviation = jnp.asarray(sigma, leaf.dtype) * jnp.asarray(self.privacy.clip_norm, leaf.dtype)
-            noise = deviation * jax.random.normal(each, leaf.shape, leaf.dtype)
-            noisy.append((leaf + noise) / jnp.asarray(cohort.expected, leaf.dtype))
-        return jax.tree.unflatten(structure, noisy)
+    def release(self, uploads: Sum, cohort: Cohort, like: PyTree, *, key: Key) -> PyTree:
+        """The noisy mean of the updates, as a tree like the given one."""
+        total, settings = uploads.value, self.privacy
+        dtype = total.dtype
+        # One draw for all leaves: each draw of its own compiles a generator.
+        noise = jax.random.normal(key, total.shape, dtype)
+        deviation = jnp.asarray(settings.noise_multiplier, dtype) * jnp.asarray(settings.clip_norm, dtype)
+        mean = (total + deviation * noise) / jnp.asarray(cohort.expected, dtype)
+        return ravel_pytree(_floats(like))[1](mean)
 
 
 def prepared(strategy: Kind, sampler: Poisson | FixedSize, rounds: int) -> Kind:
@@ -120,11 +118,13 @@ def spent(strategy: Strategy, sampler: Poisson | FixedSize, rounds: int, clients
 
 def moved(old: PyTree, step: PyTree, rate: float = 1.0) -> PyTree:
     """old + rate · step, on the floating arrays."""
-    floats = eqx.filter(old, eqx.is_inexact_array)
-    return eqx.combine(jax.tree.map(lambda a, b: a + jnp.asarray(rate, a.dtype) * b, floats, step), old)
+    return eqx.combine(jax.tree.map(lambda a, b: a + jnp.asarray(rate, a.dtype) * b, _floats(old), step), old)
 
 
 def difference(new: PyTree, old: PyTree) -> PyTree:
     """new − old, of the floating arrays."""
-    new, old = (eqx.filter(tree, eqx.is_inexact_array) for tree in (new, old))
-    return jax.tree.map(jnp.subtract, new, old)
+    return jax.tree.map(jnp.subtract, _floats(new), _floats(old))
+
+
+def _floats(tree: PyTree) -> PyTree:
+    return eqx.filter(tree, eqx.is_inexact_array)

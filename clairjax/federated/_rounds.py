@@ -1,7 +1,7 @@
 """The compiled loop: rounds between two evaluations, and the evaluation, as one program over any number of devices."""
 
+import functools
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,8 +13,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .._compile import cpu_options
 from .._typing import Key
-from ..data import Federation, Split
+from ..data import Federation
 from ..privacy import FixedSize, Poisson
 from ._local import correct
 from ._strategy import Client, Cohort, Strategy, Sum, Update, float_dtype, one_client
@@ -38,7 +39,13 @@ class Scores(NamedTuple):
     validation: Int[Array, " clients"]
 
 
-@eqx.filter_jit
+@functools.cache  # made when it is first asked for: an import starts no device
+def program() -> Callable[..., tuple[Place, Float[Array, " capacity"], Scores]]:
+    """`advance` as one compiled program for each strategy and shape of the data; arrays are traced."""
+    options = cpu_options() if jax.default_backend() == "cpu" else None
+    return eqx.filter_jit(advance, compiler_options=options)
+
+
 def advance(
     strategy: Strategy,
     sampler: Sampler,
@@ -119,7 +126,7 @@ def over_clients(
 ) -> Update:
     """`update` for every slot that is present, split over the devices; sums added up, the rest stacked."""
     parts, static = eqx.partition((server, federation), eqx.is_array)
-    alone = partial(_on_one_device, update, static)
+    alone = functools.partial(_on_one_device, update, static)
     if len(devices) == 1:
         return alone(cohort.numbers, cohort.present, states, parts)
     mesh = Mesh(np.array(devices), ("clients",))
@@ -208,13 +215,22 @@ def scores(
     def measure(number: Array, state: PyTree, server: PyTree, federation: Federation) -> Update:
         client = one_client(federation, number)
         model = strategy.personal(server, eqx.combine(state, rest), client, key=jax.random.fold_in(key, number))
-        right = lambda split: correct(model, _holding(client, split, number))
-        return Update((right(federation.test), right(federation.validation)), None, jnp.zeros((), jnp.int32))
+        right = lambda split: correct(model, _holding(client, *split))
+        splits = lax.map(right, _both(federation, number))  # a loop of two: one program for both
+        return Update((splits[0], splits[1]), None, jnp.zeros((), jnp.int32))
 
     states = jax.tree.map(lambda leaf: leaf[everyone.numbers], own)
     done = over_clients(measure, everyone, states, place.server, federation, devices)
     return Scores(*(each[:clients] for each in done.upload))
 
 
-def _holding(client: Client, split: Split, number: Int[Array, ""]) -> Client:
-    return eqx.tree_at(lambda c: (c.rows, c.count), client, (split.rows[number], split.counts[number]))
+def _both(federation: Federation, number: Int[Array, ""]) -> tuple[Array, Array]:
+    """A client's test and validation rows, padded to one width, and their counts."""
+    splits = federation.test, federation.validation
+    width = max(split.rows.shape[1] for split in splits)
+    rows = [jnp.pad(split.rows[number], (0, width - split.rows.shape[1])) for split in splits]
+    return jnp.stack(rows), jnp.stack([split.counts[number] for split in splits])
+
+
+def _holding(client: Client, rows: Int[Array, " samples"], count: Int[Array, ""]) -> Client:
+    return eqx.tree_at(lambda c: (c.rows, c.count), client, (rows, count))

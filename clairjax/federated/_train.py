@@ -20,7 +20,7 @@ from ._check import check_model, check_sampler, check_trees
 from ._checkpoint import Checkpoint, restored
 from ._history import History
 from ._private import prepared, spent
-from ._rounds import Place, Sampler, Scores, advance
+from ._rounds import Place, Sampler, Scores, program
 from ._strategy import Cohort, Strategy
 
 
@@ -102,7 +102,7 @@ def train(
             first = max(done, 0)
             count = 0 if done < 0 else min(every - first % every, rounds - first)
             numbers = jnp.asarray(first, jnp.int32), jnp.asarray(count, jnp.int32)
-            state, losses, scores = advance(strategy, who, clients, record.place, *numbers, every, devices, run_key)
+            state, losses, scores = program()(strategy, who, clients, record.place, *numbers, every, devices, run_key)
             done = first + count
             record.add(done, state, np.asarray(losses)[:count], scores)
             checkpoint.write(done, record.tree())

@@ -44,13 +44,14 @@ def test_one_client_is_clipped_to_the_norm_exactly(clients):
 def test_noise_has_the_deviation_that_is_accounted_for(rng):
     """σζ/expected for each entry, whatever the leaf, and independent between leaves."""
     strategy = DPFedAvg(Privacy(0.3, noise_multiplier=4.0))
-    total = federated.Sum({"a": jnp.zeros((60, 50), jnp.float32), "b": jnp.zeros((60, 50), jnp.float32)})
+    like = {"a": jnp.zeros((60, 50), jnp.float32), "b": jnp.zeros((50, 60), jnp.float32)}
+    total = federated.Sum(jnp.zeros(6000, jnp.float32))
     cohort = Cohort(jnp.zeros(7, jnp.int32), jnp.ones(7, bool), 5.0)
-    noise = strategy.release(total, cohort, key=jax.random.key(1))
+    noise = strategy.release(total, cohort, like, key=jax.random.key(1))
     a, b = (np.asarray(noise[name]) / (4.0 * 0.3 / 5.0) for name in "ab")
     for value in (a, b):
         assert abs(value.var() - 1) < 5 * np.sqrt(2 / value.size) and abs(value.mean()) < 5 / np.sqrt(value.size)
-    assert abs((a * b).mean()) < 5 / np.sqrt(a.size)
+    assert abs((a * b.reshape(a.shape)).mean()) < 5 / np.sqrt(a.size)
 
 
 QUESTIONS = [(1.0, 200, 1.0, "add-or-remove-one"), (1.0, 200, 1.0, "replace-one"), (2.0, 50, 0.2, "replace-one")]
