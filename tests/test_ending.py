@@ -16,7 +16,7 @@ import pytest
 from test_cli import SINES, Cell
 
 import clairjax.cli
-from clairjax.cli import _app, _ending
+from clairjax.cli import _app, _ending, _programs
 from clairjax.experiments import EXPERIMENTS, Preset, Table
 from clairjax.experiments._figure import new_figure
 from clairjax.sweep import Results
@@ -63,6 +63,8 @@ def command(monkeypatch, tmp_path):
     monkeypatch.setitem(EXPERIMENTS, "greek", GREEK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "_exit", leave)
+    for name, value in {_programs._FOLDER: "", **_programs._EVERYTHING}.items():
+        monkeypatch.setenv(name, os.environ.get(name, value))  # else a command sets it for good
     handlers = {number: signal.getsignal(number) for number in LINES}
     wide = jax.config.jax_enable_x64
 
@@ -99,7 +101,7 @@ def test_what_an_encoding_lacks_is_replaced(command, name, encoding):
     arguments = COMMANDS.get(name, ["reproduce", "Σ"])
     assert command(arguments, encoding=encoding) == (2 if name == "error" else 0)
     found = said("err" if name == "error" else "out", encoding)
-    shown = {"list": "? of sines", "reproduce": "? ", "profile": "gr?ßer", "error": "'?' is not one of"}.get(name, "")
+    shown = {"list": "? of sines", "reproduce": "? ", "profile": "gr?ßer", "error": "as mine.py, got ?."}.get(name, "")
     assert shown.replace("ß", "?" if encoding == "ascii" else "ß") in found.replace("ö", "?")
 
 

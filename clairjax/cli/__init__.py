@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TextIO
 
 from ._ending import at_once, handle, leave, tell
+from ._programs import keep_programs
 
 
 _EXTRA = ("matplotlib", "rich", "scipy", "typer", "xarray")
@@ -19,6 +20,7 @@ def main() -> None:
     sys.stdout, sys.stderr = _open(sys.stdout), _open(sys.stderr)
     # LAPACK's threads spin beside XLA's and can slow small problems manyfold; read at the first call to it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    keep_programs()
     status = 0
     try:
         from ._app import app

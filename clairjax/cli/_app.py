@@ -39,8 +39,17 @@ def clairjax(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Keep no compiled programs, and use none that were kept.")
+    ] = False,
 ) -> None:
-    """Reproduce the papers' tables and figures, profile what computes them, and refine LoRA adapters."""
+    """Reproduce the papers' tables and figures, profile what computes them, and refine LoRA adapters.
+
+    Compiled programs are kept in the user's cache folder, clairjax/programs, or in JAX_COMPILATION_CACHE_DIR: the same
+    command again compiles nothing. That folder may be deleted at any time.
+    """
+    if no_cache:
+        jax.config.update("jax_enable_compilation_cache", False)
 
 
 Name = Annotated[
