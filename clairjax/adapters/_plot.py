@@ -1,59 +1,69 @@
-"""The heat map of a report: clients by modules."""
+"""The picture of a report: how each client agrees with the others, and how large its update is."""
 
 from pathlib import Path
 
 import numpy as np
 
 from ._refine import Refinement
-from ._verdict import MEMBER
+from ._verdict import FLIPPED, MEMBER, OTHER_ROWS, RESCALED, UNDECIDED, UNRELATED, Verdict
 
 
-MOST_LABELS = 40
+STYLES = {  # colour and marker; colours that the colour-blind tell apart
+    MEMBER: ("#0072b2", "o"),
+    RESCALED: ("#e69f00", "s"),
+    UNDECIDED: ("#888888", "D"),
+    OTHER_ROWS: ("#cc79a7", "P"),
+    UNRELATED: ("#d55e00", "X"),
+    FLIPPED: ("#a50026", "<"),
+}
+LEAST, MOST = 1 / 30, 30  # sizes that are drawn where they are
 
 
 def heat_map(refinement: Refinement, path: Path) -> None:
-    """Median off-subspace distance over the threshold; crosses for votes against, red names for non-members."""
+    """A row a client: its agreement beside what is usual, its size beside the usual one, and the verdict."""
     try:
-        from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
+        from matplotlib.ticker import NullLocator
     except ImportError as error:
-        raise ImportError("the heat map needs matplotlib: pip install 'clairjax[experiments]'") from error
-    clients, modules = list(refinement.verdicts), list(refinement.findings)
-    table = np.array(
-        [[refinement.findings[module].distance.get(name, np.nan) for module in modules] for name in clients]
-    )
-    figure = Figure(figsize=_size(clients, modules), layout="constrained")
-    axis = figure.subplots()
-    image = axis.imshow(np.clip(table, 0.1, 10), cmap="PuOr_r", norm=LogNorm(0.1, 10), aspect="auto")
-    for place, module in enumerate(modules):
-        each = refinement.findings[module]
-        out = [
-            row
-            for row, name in enumerate(clients)
-            if each.decided and name in each.clients and name not in each.members
-        ]
-        axis.plot([place] * len(out), out, "x", color="black", markersize=5)
-    bar = figure.colorbar(image, label="median off-subspace distance / threshold")
-    bar.set_ticks([0.1, 0.3, 1, 3, 10], labels=["≤ 0.1", "0.3", "1", "3", "≥ 10"])
-    axis.set_yticks(range(len(clients)), clients, parse_math=False)  # names may hold a $
-    for label, name in zip(axis.get_yticklabels(), clients, strict=True):
-        label.set_color("black" if refinement.verdicts[name].verdict == MEMBER else "crimson")
-    if len(modules) <= MOST_LABELS:
-        axis.set_xticks(range(len(modules)), _short(modules), rotation=90)
-    else:
-        axis.set_xlabel(f"{len(modules)} modules, in the order of report.json")
-    axis.set_title("Who is off the shared row space (×: voted out of the module; red: not a member)", fontsize=9)
+        raise ImportError("the picture needs matplotlib: pip install 'clairjax[experiments]'") from error
+    verdicts = list(refinement.verdicts.values())
+    shown = [(row, each) for row, each in enumerate(verdicts) if each.agreement is not None]
+    figure = Figure(figsize=(9, min(1.8 + 0.27 * len(verdicts), 40)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    if shown:
+        usual, spread = _usual(shown[0][1])
+        left.axvspan(usual - spread, usual + spread, color=STYLES[MEMBER][0], alpha=0.12, linewidth=0)
+        left.axvline(0, color="black", linewidth=0.6)
+        right.axvspan(1 / 2, 2, color=STYLES[MEMBER][0], alpha=0.12, linewidth=0)
+        for row, each in shown:
+            _point(left, row, each, usual, each.agreement)
+            _point(right, row, each, 1.0, float(np.clip(each.size or 1.0, LEAST, MOST)))
+    left.set(xlabel="agreement with the others (band: usual ± spread)", ylim=(len(verdicts) - 0.5, -0.5))
+    right.set(xlabel="size, over the usual one", xscale="log", xlim=(LEAST / 1.3, MOST * 1.3))
+    right.xaxis.set_minor_locator(NullLocator())
+    right.set_xticks([LEAST, 0.1, 0.5, 1, 2, 10, MOST], ["≤1/30", "1/10", "½", "1", "2", "10", "≥30"])
+    left.set_yticks(range(len(verdicts)), [each.client for each in verdicts], parse_math=False)  # may hold a $
+    words = right.secondary_yaxis("right")
+    words.set_yticks(range(len(verdicts)), [each.verdict for each in verdicts])
+    words.tick_params(length=0)
+    for axis in (left, right):
+        axis.grid(axis="y", linewidth=0.4, alpha=0.5)
+        axis.tick_params(axis="y", length=0)
+        axis.spines[["top", "right"]].set_visible(False)
+    labels = zip(left.get_yticklabels(), words.get_yticklabels(), verdicts, strict=True)
+    for name, word, each in labels:
+        colour = STYLES.get(each.verdict, ("black", ""))[0]
+        word.set_color(colour)
+        name.set_color("black" if each.client in refinement.members else colour)
     figure.savefig(path, dpi=120)
 
 
-def _size(clients: list[str], modules: list[str]) -> tuple[float, float]:
-    return min(4 + 0.35 * min(len(modules), MOST_LABELS), 16), min(2.5 + 0.28 * len(clients), 20)
+def _usual(any_one: Verdict) -> tuple[float, float]:
+    return any_one.usual or 0.0, any_one.spread or 0.0
 
 
-def _short(modules: list[str]) -> list[str]:
-    """The names without the words that all begin with."""
-    words = [module.split(".") for module in modules]
-    common = 0
-    while all(len(each) > common + 1 and each[common] == words[0][common] for each in words):
-        common += 1
-    return [".".join(each[common:]) for each in words]
+def _point(axis, row: int, each: Verdict, usual: float, value: float | None) -> None:  # type: ignore[no-untyped-def]
+    """With a line to what is usual: who is far has a long one."""
+    colour, marker = STYLES[each.verdict]
+    axis.plot([usual, value], [row, row], color=colour, linewidth=1.2, alpha=0.6)
+    axis.plot([value], [row], marker, color=colour, markersize=6)

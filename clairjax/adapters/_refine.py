@@ -1,24 +1,26 @@
-"""Who belongs, module by module and client by client; and the refined factors of those who do."""
+"""Who belongs, by all modules together; and the refined factors of those who do."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _validate, alignment
-from .._status import Status
-from ..alignment import LowRankMatrices, RefinedFactors, elect, level_ranks
+from ..alignment import LowRankMatrices, RefinedFactors
 from ._adapters import LEAST, Adapters, too_few
-from ._numbers import examine
-from ._verdict import MEMBER, Finding, Verdict, judge
+from ._numbers import Numbers, examine
+from ._verdict import IDLE, UNUSABLE, Finding, Verdict, judge
 
 
 TOLERANCE = 0.05
 AUTO, ROWS, COLUMNS = "auto", "rows", "columns"
 NEAR = 0.1  # of the usual distance: honest clients, who trained on data of their own, are not that close
+ONE_START = 0.5  # overlap of row spaces, of adapters that started from one A
+CLIP = 1.5  # times the usual size of a module, the most of a client that enters CLAIR's refinement
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,17 @@ class Refinement:
     @property
     def members(self) -> list[str]:
         """By their verdicts, or because they were `included`."""
-        return [name for name, verdict in self.verdicts.items() if verdict.verdict == MEMBER or name in self.included]
+        return [name for name, verdict in self.verdicts.items() if verdict.member or name in self.included]
 
     def members_of(self, module: str) -> list[str]:
-        """Clients refined in a module: members of it and on the whole."""
-        found, members = self.findings[module], self.members
-        return [name for name in found.clients if name in members and (name in found.members or name in self.included)]
+        """Clients refined in a module: the members that have it."""
+        members = self.members
+        return [name for name in self.findings[module].clients if name in members]
 
     def refined(self, module: str, shared: str | None = None) -> tuple[LowRankMatrices, RefinedFactors]:
         """The reported factors of `members_of(module)`, and CLAIR's by rows or columns; None is as `refine` was told.
+
+        CLAIR takes of each at most 1.5 times the middle one's size. Compiles.
 
         **Raises:** `ValueError` for a module without members.
         """
@@ -59,7 +63,9 @@ class Refinement:
         others = [name for name in self.findings[module].clients if name not in members]
         weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
         counted = jnp.arange(weights.shape[0]) < len(members)
-        refined = alignment.refine(weights, counted, rank=self.shared_rank, shared=shared, shrink=self.shrink)
+        refined = alignment.refine(
+            _clipped(weights, len(members)), counted, rank=self.shared_rank, shared=shared, shrink=self.shrink
+        )
         theirs = ("own_up", "own_down", "common_share")
         kept = replace(refined, **{part: getattr(refined, part)[: len(members)] for part in theirs})
         return _some(weights, slice(len(members))), kept
@@ -76,16 +82,16 @@ def refine(
     include: Collection[str] = (),
     progress: Callable[[str], Any] | None = None,
 ) -> Refinement:
-    """Find the clients that share the others' row space by all modules together, and what the others can share.
+    """Say of each client how its adapter stands to the others', by direction, size and row space.
 
-    `clairjax.clair` votes in each module on its own. A client is contaminated if it is voted out of more than half of
-    its modules (where there is no majority, nobody is), or if by all of them together it is far from the others: if
-    its reach, the distance to the middle one of the others, pooled over modules, the geometric mean of the whole and
-    what is outside the row spaces, is over 1.67 times the middle client's. In a module, those are refined that belong
-    to it and to the whole. Where ranks differ, votes and distances are those of `clairjax.alignment.level_ranks`, and
-    whole factors are refined. Clients that send the same matrix, or nearly, have one vote together. A client with NaN
-    or infinite values, or too large for float32, takes no part; nor does one that `load` found at fault, nor one that
-    is idle, having sent zeros.
+    The verdict is `clairjax.alignment.pool`'s, by all modules together. It is *member*, *rescaled*, *sign-flipped*,
+    *unrelated*, *other rows* or *undecided*, relative to what is usual in the fleet, with a sentence that says why.
+    Ranks may differ, and clients may lack modules. A client with NaN or infinite values, or too large for float32, is
+    *unusable*, as is one that `load` found at fault; one that sent zeros is *idle*. Members are those who agree with
+    the others as is usual, also where they are rescaled.
+
+    What no verdict from factors can tell: a task of one's own from a wrong task; a backdoor in a part of the data;
+    whether sharing helps. If half of the clients collude, theirs is what is usual.
 
     **Arguments:**
 
@@ -103,9 +109,9 @@ def refine(
 
     **Raises:** `ValueError` for arguments out of range, and when fewer than three clients can be used.
 
-    **Source:** CLAIR, section 8, refines attention matrices one by one; the client-level rule is not in the paper.
+    **Source:** CLAIR, section 8, refines attention matrices one by one; this verdict is not in the paper.
 
-    **Cost:** `clair` a module, in factors, compiled once for modules of one shape; memory of one module.
+    **Cost:** reads every module twice; as `pool`, and nothing is compiled. Memory of one module.
 
     >>> import clairjax as cj
     >>> cj.adapters.refine(cj.adapters.load(folders), rank=0)  # doctest: +SKIP
@@ -128,22 +134,23 @@ def refine(
         raise _validate.fail("include", "clients that can be used", f"{unusable[0]}: {numbers.apart[unusable[0]]}")
     if (usable := len(adapters.clients) - len(numbers.apart)) < LEAST:
         raise too_few(usable, numbers.apart)
-    findings, notices = {}, list(adapters.notices)
+    notices, voters = list(adapters.notices), {}
     for module, having in adapters.modules.items():
-        voters = tuple(name for name in having if numbers.votes(name, module))
-        if progress is not None:
-            progress(module)
-        if len(voters) < LEAST:
+        mine = tuple(name for name in having if numbers.votes(name, module))
+        if len(mine) < LEAST:
             notices.append(f"module {module}: fewer than {LEAST} usable clients adapt it, so it is kept as it is")
         else:
-            findings[module] = _vote(adapters, module, voters)
-    if shared == ROWS:
-        notices += _one_start(adapters, findings)
+            voters[module] = mine
     notices += [
         f"client {name}: zeros in {len(modules)} module(s), which count as not adapted, as {modules[0]}"
         for name, modules in numbers.zeros.items()
     ]
-    verdicts = judge(list(adapters.clients), findings, numbers.unusable, numbers.idle, adapters.renamed)
+    findings, verdicts, overlap = judge(adapters, voters, _apart(numbers), progress)
+    if shared == ROWS and overlap >= ONE_START:
+        notices.append(
+            f"clients' row spaces overlap by {overlap:.0%}, as where all start from one A, so that by rows hardly "
+            "anything is averaged; what was learned is in the columns: shared='columns', --shared columns"
+        )
     rank = None if rank is None else int(rank)
     shared_rank = None if shared_rank is None else int(shared_rank)
     arguments = rank, float(tolerance), bool(shrink), shared, tuple(notices), shared_rank, tuple(include)
@@ -157,85 +164,18 @@ def _check_fits(rank: int, adapters: Adapters) -> None:
             raise _validate.fail("rank", f"at most {side}, the smallest side of module {module}", rank)
 
 
-def _one_start(adapters: Adapters, findings: dict[str, Finding]) -> list[str]:
-    """A notice where most shared row spaces hold whole adapters."""
-    whole = [
-        each.module
-        for each in findings.values()
-        if each.decided and each.rank >= min(adapters.clients[name].modules[each.module].rank for name in each.members)
-    ]
-    if 2 * len(whole) <= len(findings):
-        return []
-    return [
-        f"{len(whole)} of {len(findings)} modules: the shared row space has room for a whole adapter, as where all "
-        "start from one A, so that hardly anything is averaged; the dual aligns their columns: shared='columns', "
-        "--shared columns"
-    ]
+def _apart(numbers: Numbers) -> dict[str, tuple[str, str]]:
+    kinds = ((UNUSABLE, numbers.unusable), (IDLE, numbers.idle))
+    return {name: (kind, why) for kind, whys in kinds for name, why in whys.items()}
 
 
-def _vote(adapters: Adapters, module: str, names: tuple[str, ...]) -> Finding:
-    weights = adapters.factors(module, names)
-    squares = _squared_distances(weights)
-    first = _first_of_copies(squares)
-    once = len(set(first)) >= LEAST
-    # Too few for a vote of each once: all vote, each with the matrix that its group sent, bit for bit.
-    voters = list(dict.fromkeys(first)) if once else first
-    if voters != list(range(len(names))):
-        weights = _some(weights, np.array(voters))
-    levelled = level_ranks(weights)
-    found = elect(levelled)
-    off_subspace = np.asarray(found.off_subspace)
-    others = ~np.eye(len(voters), dtype=bool)
-    medians = np.median(off_subspace[others].reshape(len(voters), -1), axis=1)
-    threshold = float(found.threshold)
-    voter = [voters.index(k) for k in first]
-    if levelled is not weights:
-        squares = _squared_distances(levelled)[np.ix_(voter, voter)]
-    distance, votes, belongs = (
-        dict(zip(names, np.asarray(each)[voter].tolist(), strict=True))
-        for each in (medians / threshold if threshold > 0 else medians, found.votes, found.members)
-    )
-    return Finding(
-        module=module,
-        shape=weights.shape[1:],
-        clients=names,
-        members=tuple(name for name in names if belongs[name]),
-        votes=votes,
-        distance=distance,
-        copies={name: names[k] for name, k in zip(names, first, strict=True) if once and name != names[k]},
-        threshold=threshold,
-        rank=int(found.rank),
-        whole=np.sqrt(squares),
-        outside=off_subspace[np.ix_(voter, voter)],
-        status=Status[found.status],  # type: ignore[misc]
-    )
+def _clipped(weights: LowRankMatrices, members: int) -> LowRankMatrices:
+    """A client that sent ten times its update would be most of the mean."""
+    sizes = np.sqrt(np.asarray(weights.squared_norms(), np.float64))
+    most = CLIP * np.median(sizes[:members])
+    share = np.minimum(1, most / np.where(sizes > 0, sizes, 1))
+    return eqx.tree_at(lambda each: each.scale, weights, weights.scale * jnp.asarray(share, weights.dtype))
 
 
 def _some(weights: LowRankMatrices, places: slice | np.ndarray) -> LowRankMatrices:
     return jax.tree.map(lambda leaf: leaf[places], weights)
-
-
-def _first_of_copies(squares: np.ndarray) -> list[int]:
-    """For each client the place of the first with the same matrix, however factored, or nearly the same. Copies vote
-    once: otherwise a few parties that send one adapter would make its row space look shared."""
-    pairs = np.sort(squares[np.triu_indices(len(squares), 1)])
-    usual = pairs[len(pairs) // 5]  # within a majority, whatever the others are
-    near = squares <= np.square(NEAR) * usual
-    first: list[int] = []
-    for k in range(len(squares)):
-        earlier = np.flatnonzero(near[k, :k])
-        first.append(first[earlier[0]] if earlier.size else k)
-    return first
-
-
-def _squared_distances(weights: LowRankMatrices) -> np.ndarray:
-    """‖W_j − W_k‖², rounding cut off, by NumPy in float64: differences of nearly equal clients keep their digits."""
-    up = np.asarray(weights.up, np.float64)
-    down = np.asarray(weights.scaled_down(), np.float64)
-    count, out, rank = up.shape
-    columns, rows = up.transpose(1, 0, 2).reshape(out, -1), down.reshape(count * rank, -1)
-    table = ((columns.T @ columns) * (rows @ rows.T)).reshape(count, rank, count, rank).sum((1, 3))
-    own = np.diag(table)
-    scale = own[:, None] + own[None, :]
-    squares = scale - 2 * table
-    return np.where(squares > 1e-12 * scale, squares, 0)

@@ -1,127 +1,159 @@
-"""What a module's vote found, and the verdict on each client by all modules together."""
+"""The verdict on each client by all modules together, in words; and what each module tells of it."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from ..alignment._reach import FAR, pooled_verdict
-from ._adapters import LEAST
+from ..alignment import VERDICTS, Evidence, evidence, pool
+from ..alignment import Verdict as Pooled
+from ._adapters import Adapters
 
 
+MEMBER, RESCALED, FLIPPED, UNRELATED, OTHER_ROWS, UNDECIDED, _ = VERDICTS
+UNUSABLE, IDLE = "unusable", "idle"
 RULE = (
-    "contaminated: voted out of more than half of the modules it takes part in, or of a reach over "
-    f"{FAR} (the distance to the middle one of the others by all modules, whole and outside the shared row spaces, "
-    "the middle client's being 1)"
+    "by all modules together, relative to what is usual among the clients. sign-flipped, unrelated: its update agrees "
+    "with the others' less than half as much as is usual, beyond the spread. other rows: its row spaces do. rescaled: "
+    "over twice the usual size, or under half of it. undecided: too little in common to tell"
 )
-MEMBER, CONTAMINATED, UNUSABLE, UNDECIDED = "member", "contaminated", "unusable", "undecided"
-IDLE = "idle"  # sent zeros
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One module: who took part and who belongs, and the evidence.
-
-    `distance` of a client is the median of its off-subspace distances to the others, in units of the threshold;
-    `copies` names, of clients that sent what another did or nearly, that other: they have one vote together.
-    `whole` and `outside` are tables of ‖D_jk‖_F and ‖D_jk P⊥‖_F over `clients`.
-    """
+    """One module: who takes part, each one's agreement with the others, and its size over the usual one."""
 
     module: str
     shape: tuple[int, int]
     clients: tuple[str, ...]
-    members: tuple[str, ...]
-    votes: dict[str, float]
-    distance: dict[str, float]
-    copies: dict[str, str]
-    threshold: float
-    rank: int
-    status: str
-    whole: np.ndarray = field(repr=False)
-    outside: np.ndarray = field(repr=False)
-
-    @property
-    def decided(self) -> bool:
-        return bool(self.members)
+    agreement: dict[str, float] = field(default_factory=dict)
+    size: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One client: `member`, `contaminated`, or with the `reason` `unusable`, `idle` or `undecided`; and the grounds.
+    """One client: `member`, `rescaled`, `sign-flipped`, `unrelated`, `other rows` or `undecided`, by all its modules
+    together; or `idle` or `unusable`. `reason` says why, in a sentence.
 
-    `modules`: how many it takes part in, and which of them have `voted_out` it; `reach`: how far it is from the others
-    by all of them, the middle client's being 1, or None of one without a verdict.
+    - `member`: whether it agrees with the others as is usual; of a `rescaled` client it can be true.
+    - `modules`: how many it takes part in.
+    - `agreement`: the cosine with the middle one of the others, over the overlap of their row spaces; `usual` and
+      `spread`, of the fleet. `relative`: over the usual, by this cosine or the plain one, whichever is more.
+    - `size`: over the usual size; `rows`: agreement of row spaces, over the usual one.
+    - `agrees_with`: of an unrelated client, the other unrelated ones that it agrees with: a group with another task,
+      or a collusion. `copies`: clients that sent the same, up to scale, or nearly: they have one vote together.
+
+    Numbers are None of a client that was not compared.
     """
 
     client: str
     verdict: str
-    modules: int
-    voted_out: tuple[str, ...]
-    reach: float | None = None
-    reason: str = ""
+    reason: str
+    member: bool = False
+    modules: int = 0
+    agreement: float | None = None
+    usual: float | None = None
+    spread: float | None = None
+    relative: float | None = None
+    size: float | None = None
+    rows: float | None = None
+    agrees_with: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 def judge(
-    clients: list[str],
-    findings: dict[str, Finding],
-    unusable: Mapping[str, str],
-    idle: Mapping[str, str] = MappingProxyType({}),
-    renamed: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Verdict]:
-    """`pooled_verdict` of all modules. Copies stand and fall with the client that they copy.
+    adapters: Adapters,
+    voters: Mapping[str, tuple[str, ...]],
+    apart: Mapping[str, tuple[str, str]],
+    progress: Callable[[str], Any] | None = None,
+) -> tuple[dict[str, Finding], dict[str, Verdict], float]:
+    """`clairjax.alignment.pool` of all modules: findings, verdicts, and the usual overlap of two clients' row spaces.
 
-    `unusable`, `idle`: why clients take no part; `renamed`: why some share no module with the others.
+    `voters`: of each module its clients, three or more; `apart`: verdict and reason of clients that take no part.
     """
-    modules = {name: [each for each in findings.values() if name in each.clients] for name in clients}
-    originals = {name: _original(name, each) for name, each in modules.items()}
-    judged = [name for name in clients if modules[name] and originals[name] == name]
-    if len(judged) < LEAST:
-        judged = [name for name in clients if modules[name]]
-        originals = {name: name for name in clients}
-    reaches, belongs = _pooled(judged, list(findings.values()))
-    verdicts = {}
-    for name, taken in modules.items():
-        if name in unusable:
-            verdicts[name] = Verdict(name, UNUSABLE, 0, (), reason=unusable[name])
-            continue
-        if name in idle:
-            verdicts[name] = Verdict(name, IDLE, 0, (), reason=idle[name])
-            continue
-        if not any(each.decided for each in taken):
-            why = "none of its modules has a majority" if taken else "too few others have any of its modules"
-            verdicts[name] = Verdict(name, UNDECIDED, len(taken), (), reason=renamed.get(name, why))
-            continue
-        verdict = MEMBER if belongs[originals[name]] else CONTAMINATED
-        out = tuple(each.module for each in taken if each.decided and name not in each.members)
-        reach = reaches[originals[name]]
-        verdicts[name] = Verdict(name, verdict, len(taken), out, None if np.isnan(reach) else reach)
-    return verdicts
+    names = [name for name in adapters.clients if any(name in mine for mine in voters.values())]
+    findings, verdicts, found = {}, {}, None
+    if voters:
+        places = [[names.index(name) for name in mine] for mine in voters.values()]
+        found = pool((_module(adapters, *each, progress) for each in voters.items()), places)
+        for layer, (module, mine) in enumerate(voters.items()):
+            tables = (dict(zip(names, each[layer].tolist(), strict=True)) for each in _by_layer(found))
+            here = ({name: table[name] for name in mine} for table in tables)
+            findings[module] = Finding(module, _shape(adapters, module), mine, *here)
+    for name in adapters.clients:
+        if name in names and found is not None:
+            number = sum(name in mine for mine in voters.values())
+            verdicts[name] = _verdict(names, names.index(name), number, found)
+        else:
+            word, why = apart.get(name, (UNDECIDED, adapters.renamed.get(name, "too few others have its modules")))
+            verdicts[name] = Verdict(name, word, why)
+    return findings, verdicts, 0.0 if found is None else float(found.overlap)
 
 
-def _pooled(names: list[str], findings: list[Finding]) -> tuple[dict[str, float], dict[str, bool]]:
-    """In a module without a majority nobody is voted out; its distances count."""
-    if not names:
-        return {}, {}
-    shape = (len(findings), len(names))
-    whole, outside = np.zeros((2, *shape, len(names)))
-    members, present = np.zeros((2, *shape), bool)
-    for layer, each in enumerate(findings):
-        here = [place for place, name in enumerate(names) if name in each.clients]
-        there = [each.clients.index(names[place]) for place in here]
-        # In this module copies are not compared: near each other they are no evidence.
-        first = np.array([each.copies.get(name, name) for name in each.clients])
-        whole[layer][np.ix_(here, here)] = np.where(first[:, None] == first, np.nan, each.whole)[np.ix_(there, there)]
-        outside[layer][np.ix_(here, here)] = each.outside[np.ix_(there, there)]
-        present[layer, here] = True
-        members[layer, here] = [not each.decided or names[place] in each.members for place in here]
-    found = (np.asarray(each).tolist() for each in pooled_verdict(whole, outside, members, present))
-    reaches, belongs = (dict(zip(names, each, strict=True)) for each in found)
-    return reaches, belongs
+def _module(
+    adapters: Adapters, module: str, names: tuple[str, ...], progress: Callable[[str], Any] | None
+) -> Evidence:
+    """By NumPy: nothing is compiled."""
+    if progress is not None:
+        progress(module)
+    factors = [adapters.clients[name].factors(module) for name in names]
+    rank = max(up.shape[1] for up, _, _ in factors)
+    out, in_ = _shape(adapters, module)
+    ups, downs = np.zeros((len(names), out, rank)), np.zeros((len(names), rank, in_))
+    for k, (up, down, scale) in enumerate(factors):
+        ups[k, :, : up.shape[1]] = up
+        downs[k, : len(down)] = scale * down.astype(np.float64)
+    return evidence((ups, downs))
 
 
-def _original(name: str, modules: list[Finding]) -> str:
-    """Whom a client copies in most of its modules; or itself."""
-    copied = Counter(each.copies.get(name, name) for each in modules)
-    return next((other for other, times in copied.items() if 2 * times > len(modules)), name)
+def _shape(adapters: Adapters, module: str) -> tuple[int, int]:
+    return adapters.clients[adapters.modules[module][0]].modules[module].matrix
+
+
+def _by_layer(found: Pooled) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(found.layer_agreement), np.asarray(found.layer_size)
+
+
+def _verdict(names: list[str], k: int, modules: int, found: Pooled) -> Verdict:
+    others = {
+        name: tuple(names[j] for j in np.flatnonzero(table[k]))
+        for name, table in (("agrees_with", found.together), ("copies", found.copies))
+    }
+    mine = Verdict(
+        client=names[k],
+        verdict=found.words[k],
+        reason="",
+        member=bool(found.members[k]),
+        modules=modules,
+        agreement=float(found.agreement[k]),
+        usual=float(found.usual),
+        spread=float(found.spread),
+        relative=float(found.relative[k]),
+        size=float(found.size[k]),
+        rows=float(found.rows[k]),
+        **others,
+    )
+    return _said(mine, bool(found.decided))
+
+
+def _said(mine: Verdict, decided: bool) -> Verdict:
+    agrees = (
+        f"its agreement with the others is {mine.agreement:.2f}, and {mine.usual:.2f} ± {mine.spread:.2f} is usual"
+    )
+    little = "the clients have too little in common, or differ too much among themselves, for directions to tell"
+    size = f"its update has {mine.size:.3g} times the usual size"
+    group = f"; it agrees with {', '.join(mine.agrees_with)}" if mine.agrees_with else ""
+    direction = "its direction is a member's" if mine.member else agrees if decided else little
+    said = {
+        MEMBER: agrees,
+        RESCALED: f"{size}; {direction}",
+        FLIPPED: f"it points against the others: {agrees}",
+        UNRELATED: f"{agrees}{group}",
+        OTHER_ROWS: f"its row spaces agree with the others' {mine.rows:.2f} times as much as is usual",
+        UNDECIDED: f"between a member and a stranger: {agrees}" if decided else little,
+    }
+    same = (
+        f"; it sent what {', '.join(mine.copies)} sent, up to scale, so that they have one vote" if mine.copies else ""
+    )
+    return Verdict(**{**vars(mine), "reason": said[mine.verdict] + same})

@@ -14,6 +14,8 @@ NEAR = 0.01  # of the usual squared distance of directions: clients with data of
 USUAL = 5  # of so many pairs the nearest is what is usual: within a majority, whatever the others are
 ROUNDING = 1e-12  # of squared distances of directions: a file's float32
 
+COMMON, STEPS = 4, 3  # directions of the clients' mean, and steps of the power method that finds them
+
 Numbers = Array | np.ndarray
 Either = Any  # an array of NumPy's or JAX's, or a scalar of theirs
 
@@ -24,7 +26,7 @@ class Evidence(NamedTuple):
     - `cosine` of W_j and W_k, ⟨W_j, W_k⟩ / ‖W_j‖‖W_k‖;
     - `overlap` of their row spaces, tr(P_j P_k) / √(r_j r_k), in [0, 1];
     - `chance`: the cosine's variance were the columns of W_j and W_k unrelated;
-    - `rows`: the cosine of W_jᵀW_j and W_kᵀW_k;
+    - `rows`: the cosine of W_jᵀW_j and W_kᵀW_k; `apart`: the same of what is a client's own, W_k/‖W_k‖ less the mean;
     - `near`: whether both sent one direction, or nearly;
     - `size`, ‖W_k‖; `present`, who is in the layer and sent more than zeros.
     """
@@ -33,6 +35,7 @@ class Evidence(NamedTuple):
     overlap: Float[Numbers, "*layers clients clients"]
     chance: Float[Numbers, "*layers clients clients"]
     rows: Float[Numbers, "*layers clients clients"]
+    apart: Float[Numbers, "*layers clients clients"]
     near: Bool[Numbers, "*layers clients clients"]
     size: Float[Numbers, "*layers clients"]
     present: Bool[Numbers, "*layers clients"]
@@ -67,8 +70,12 @@ def evidence(weights: LowRankMatrices | tuple[Numbers, Numbers] | Shaped[Numbers
         values, vectors = xp.linalg.eigh(grams)
         held = values > _cut(values.dtype) * values[:, -1:]
         spaces = xp.matmul(xp.where(held[:, None], vectors, 0), vectors.swapaxes(1, 2))
-        inner, row_inner, shared = (_inner(each.reshape(count, -1)) for each in (weights, grams, spaces))
-        return _evidence(inner, row_inner, shared, out)
+        own = weights / divisor(xp.sqrt((weights * weights).sum((1, 2))))[:, None, None]
+        share = _shares(_near(_inner(own.reshape(count, -1))), own.dtype)
+        own = own - (share[:, None, None] * own).sum(0)[None]
+        own_grams = xp.matmul(own.swapaxes(1, 2), own)
+        tables = (_inner(each.reshape(count, -1)) for each in (weights, grams, spaces, own_grams))
+        return _evidence(*tables, out)
 
 
 def of_factors(up: Float[Numbers, "clients out rank"], down: Float[Numbers, "clients rank in"]) -> Evidence:
@@ -87,11 +94,35 @@ def of_factors(up: Float[Numbers, "clients out rank"], down: Float[Numbers, "cli
         right = xp.matmul(xp.where(held[..., None], back, 0), right_back)
         across, along = (_inner(each.reshape(count * rank, -1)) for each in (left, right))
         weighed = values.reshape(-1, 1) * along * values.reshape(1, -1)
-        inner, row_inner, shared = (
-            each.reshape(count, rank, count, rank).sum((1, 3))
-            for each in (weighed * across, weighed * weighed, along * along)
-        )
-        return _evidence(inner, row_inner, shared, out)
+        unit = values / divisor(xp.sqrt((values * values).sum(1)))[:, None]
+        cosines = _by_pair(unit.reshape(-1, 1) * along * across * unit.reshape(1, -1), count)
+        start = right[xp.argmax(cosines.sum(1))][:COMMON]
+        own = _own_rows(left, unit[..., None] * right, _shares(_near(cosines), cosines.dtype), start)
+        own = _inner(own.reshape(-1, own.shape[2]))
+        tables = (weighed * across, weighed * weighed, along * along, own * own)
+        return _evidence(*(_by_pair(each, count) for each in tables), out)
+
+
+def _by_pair(table: Either, count: int) -> Either:
+    rank = len(table) // count
+    return table.reshape(count, rank, count, rank).sum((1, 3))
+
+
+def _own_rows(left: Either, right: Either, share: Either, start: Either) -> Either:
+    """Of D_k = left_kᵀ right_k less M, their mean by `share`, R_k with R_kᵀR_k = (D_k − M)ᵀ(D_k − M). Of M the leading
+    directions alone: what clients have in common has few. The power method finds them, from the rows `start`."""
+    xp: Any = left.__array_namespace__()
+    count, rank, out = left.shape
+    columns, rows = left.reshape(count * rank, out), (share[:, None, None] * right).reshape(count * rank, -1)
+    lead = start
+    for _ in range(STEPS):
+        lead = _orthonormal(((start @ rows.T) @ columns)[None])[2][0]
+        start = (lead @ columns.T) @ rows
+    both = xp.concat([left, xp.broadcast_to(lead[None], (count, *lead.shape))], axis=1)
+    values, vectors = xp.linalg.eigh(xp.matmul(both, both.swapaxes(1, 2)))
+    roots = xp.matmul(vectors * xp.sqrt(xp.maximum(values, 0))[:, None], vectors.swapaxes(1, 2))
+    own = xp.concat([right, xp.broadcast_to(-start[None], (count, *start.shape))], axis=1)
+    return xp.matmul(roots, own)
 
 
 def _orthonormal(factor: Float[Numbers, "clients rank side"]) -> tuple[Either, Either, Either]:
@@ -107,8 +138,8 @@ def _orthonormal(factor: Float[Numbers, "clients rank side"]) -> tuple[Either, E
     return lengths, vectors * roots[:, None], back
 
 
-def _evidence(inner: Either, row_inner: Either, shared: Either, out: int) -> Evidence:
-    """From ⟨W_j, W_k⟩, ⟨W_jᵀW_j, W_kᵀW_k⟩ and tr(P_j P_k)."""
+def _evidence(inner: Either, row_inner: Either, shared: Either, own_inner: Either, out: int) -> Evidence:
+    """From ⟨W_j, W_k⟩, ⟨W_jᵀW_j, W_kᵀW_k⟩, tr(P_j P_k), and the second of what is a client's own."""
     xp: Any = inner.__array_namespace__()
     squares = xp.diagonal(inner)
     present = squares > 0
@@ -119,21 +150,29 @@ def _evidence(inner: Either, row_inner: Either, shared: Either, out: int) -> Evi
         overlap=shared / divisor(_outer_root(xp, shared)),
         chance=row_inner / divisor(both * both) / out,
         rows=row_inner / divisor(_outer_root(xp, row_inner)),
-        near=_near(xp, 1 - cosine, present),
+        apart=own_inner / divisor(_outer_root(xp, own_inner)),
+        near=_near(cosine),
         size=xp.sqrt(xp.where(present, squares, 0)),
         present=present,
     )
 
 
-def _near(xp: Any, apart: Either, present: Either) -> Either:
+def _near(cosine: Either) -> Either:
     """Pairs whose directions are the same, to rounding or to a hundredth of what is usual of others."""
-    count = len(present)
+    xp: Any = cosine.__array_namespace__()
+    count, apart, present = len(cosine), 1 - cosine, xp.diagonal(cosine) > 0
     rounding = max(ROUNDING, 64 * float(xp.finfo(apart.dtype).eps))
     others = present[:, None] & present[None] & ~np.eye(count, dtype=bool)
     differ = others & (apart > rounding)
     far = xp.sort(xp.where(differ, apart, np.inf).reshape(-1))
     usual = far[xp.minimum(differ.sum() // USUAL, count * count - 1)]
     return others & (apart <= xp.maximum(xp.where(xp.isfinite(usual), NEAR * usual, 0), rounding))
+
+
+def _shares(near: Either, dtype: Any) -> Either:
+    """Of the mean, where those who sent the same have one share together."""
+    share = 1 / (1 + near.sum(1)).astype(dtype)
+    return share / share.sum()
 
 
 def _inner(rows: Float[Numbers, "vectors entries"]) -> Float[Numbers, "vectors vectors"]:

@@ -35,9 +35,11 @@ class Verdict(eqx.Module):
       enough, and alike enough, for directions to tell.
     - `relative`: agreement over the usual one, the larger of corrected and plain cosine; `surprise`: how many spreads
       it is from the usual one, of both the larger.
-    - `size`: over the usual size. `rows`: agreement of row spaces, over the usual one.
+    - `size`: over the usual size. `rows`: agreement of row spaces over the usual one, whole or of what is
+      a client's own, whichever is less.
     - `copies`: pairs that sent one matrix up to its scale, or nearly, in most layers.
     - `together`: pairs of unrelated clients that agree with each other.
+    - `overlap`: of the row spaces of two clients, the usual one; near 1 where all started from one A.
     - `layer_agreement`, `layer_size`: the same in each layer; NaN where a client is absent.
     """
 
@@ -53,6 +55,7 @@ class Verdict(eqx.Module):
     usual: Float[Numbers, ""]
     spread: Float[Numbers, ""]
     decided: Bool[Numbers, ""]
+    overlap: Float[Numbers, ""]
     layer_agreement: Float[Numbers, "layers clients"]
     layer_size: Float[Numbers, "layers clients"]
 
@@ -83,6 +86,8 @@ class _Fleet(NamedTuple):
     corrected: Either
     plain: Either
     rows: Either
+    apart: Either
+    overlap: Either
     chance: Either  # standard deviation of the corrected agreement of unrelated clients
     copies: Either
     present: Either
@@ -116,10 +121,11 @@ def _standing(layers: Evidence) -> Verdict:
     found = _directions(fleet, core, signs)
     cut = _cut(core.sum().astype(fleet.plain.dtype))
     decided = found.decided & (found.corrected.spread <= ALIKE * found.corrected.usual)
-    rows = _level(fleet.rows, fleet, core)
-    # Who started from another A agrees less in proportion; that is nothing to be named for.
-    undiminished = ~found.decided | (found.plain.mine > RATIO * found.plain.usual)
-    other_rows = (rows.relative < RATIO) & (rows.surprise < -cut) & undiminished
+    rows, own_rows = (_level(table, fleet, core) for table in (fleet.rows, fleet.apart))
+    # Who started from another A overlaps and agrees less in proportion; that is nothing to be named for.
+    own_start = _level(fleet.overlap, fleet, core).relative < RATIO
+    undiminished = ~found.decided | (found.plain.mine > RATIO * found.plain.usual) | ~own_start
+    other_rows = undiminished & (_few(rows, cut) | _few(own_rows, cut))
     layer_sizes, apart, far = _sizes(layers, core, cut)
     here = _median(layers.cosine / divisor(layers.overlap), fleet.compared & layers.present[:, None] & core)
     members = fleet.present & decided & (found.relative >= RATIO) & ~found.low & ~other_rows
@@ -139,12 +145,13 @@ def _standing(layers: Evidence) -> Verdict:
         relative=found.relative,
         surprise=found.surprise,
         size=xp.exp(apart),
-        rows=rows.relative,
+        rows=xp.minimum(rows.relative, own_rows.relative),
         copies=fleet.copies,
         together=_together(fleet, kind == UNRELATED, found.corrected.mine),
         usual=xp.asarray(found.corrected.usual),
         spread=xp.asarray(found.corrected.spread),
         decided=xp.asarray(decided),
+        overlap=xp.asarray(_median(fleet.overlap.reshape(-1), (core[:, None] & core & fleet.compared).reshape(-1))),
         layer_agreement=xp.where(layers.present, here, np.nan),
         layer_size=xp.where(layers.present, xp.exp(layer_sizes), np.nan),
     )
@@ -153,9 +160,9 @@ def _standing(layers: Evidence) -> Verdict:
 def _fleet(layers: Evidence) -> _Fleet:
     xp: Any = layers.cosine.__array_namespace__()
     pairs = layers.present[:, :, None] & layers.present[:, None]
-    tables = (each.astype(layers.cosine.dtype) for each in (pairs, *layers[:5]))
+    tables = (each.astype(layers.cosine.dtype) for each in (pairs, *layers[:6]))
     sums = (xp.where(pairs, each, 0).sum(0) for each in tables)
-    number, cosine, overlap, chance, rows, near = sums
+    number, cosine, overlap, chance, rows, apart, near = sums
     own = np.eye(len(number), dtype=bool)
     present = layers.present.any(0)
     copies = (2 * near > number) & ~own
@@ -166,6 +173,8 @@ def _fleet(layers: Evidence) -> _Fleet:
         corrected=cosine / divisor(overlap),
         plain=cosine / divisor(number),
         rows=rows / divisor(number),
+        apart=apart / divisor(number),
+        overlap=overlap / divisor(number),
         chance=xp.sqrt(chance) / divisor(overlap),
         copies=copies,
         present=present,
@@ -225,6 +234,10 @@ def _sizes(layers: Evidence, core: Either, cut: Either) -> tuple[Either, Either,
     apart = sizes - _median(sizes, core)
     spread = xp.maximum(1.4826 * _median(abs(apart), core), FLOOR)
     return by_layer, apart, (abs(apart) > math.log(SIZE)) & (abs(apart) > cut * spread)
+
+
+def _few(level: _Level, cut: Either) -> Either:
+    return (level.relative < RATIO) & (level.surprise < -cut)
 
 
 def _together(fleet: _Fleet, odd: Either, agreement: Either) -> Either:

@@ -25,9 +25,9 @@ from clairjax.adapters._tensors import write as write_tensors
 def test_the_contaminated_client_is_named_and_the_others_written(written):
     root, found, report = written
     assert {name: each.verdict for name, each in found.verdicts.items()} == {
-        f"client{k}": "contaminated" if k == 3 else "member" for k in range(8)
+        f"client{k}": "other rows" if k == 3 else "member" for k in range(8)
     }
-    assert found.verdicts["client3"].voted_out == tuple(sorted(MODULES)) and found.verdicts["client3"].modules == 3
+    assert found.verdicts["client3"].modules == 3 and not found.verdicts["client3"].member
     names = {path.name for path in (root / "out").iterdir()}
     assert names == {f"client{k}" for k in range(8) if k != 3} | {"global", "report.json", "report.png"}
     assert json.loads((root / "out" / "report.json").read_text()) == report
@@ -152,7 +152,7 @@ def test_a_module_with_two_members_is_refined_and_one_without_any_says_so(writte
     _, found, _ = written
     module = next(iter(MODULES))
     three = ("client0", "client1", "client3")
-    few = dataclasses.replace(found.findings[module], clients=three, members=three)
+    few = dataclasses.replace(found.findings[module], clients=three)
     found = dataclasses.replace(found, findings={module: few})
     weights, refined = found.refined(module)
     assert weights.shape == refined.shape == (2, *MODULES[module]) and weights.ranks.tolist() == [6, 6]
@@ -164,7 +164,7 @@ def test_a_module_with_two_members_is_refined_and_one_without_any_says_so(writte
     np.testing.assert_allclose(after @ shared.T, before @ shared.T, atol=1e-4)
     report = cj.adapters.save(found, tmp_path / "out")
     assert set(report["modules"][module]["clients"]) == set(three)
-    nobody = dataclasses.replace(found, findings={module: dataclasses.replace(few, members=("client3",))})
+    nobody = dataclasses.replace(found, findings={module: dataclasses.replace(few, clients=("client3",))})
     with pytest.raises(ValueError, match=r"^module layers\.0\.attn\.q must have members to be refined, got none\.$"):
         nobody.refined(module)
 
@@ -200,18 +200,17 @@ def _jittered(size):
 
 
 ATTACKS = {
-    "inflated": (_with(4, lambda up, down: (1e4 * up, down)), ["client4"], "contaminated"),
-    "sign flipped": (_with(4, lambda up, down: (-up, down)), ["client4"], "contaminated"),
+    "sign flipped": (_with(4, lambda up, down: (-up, down)), ["client4"], "sign-flipped"),
     "not a number": (_with(4, lambda up, down: (up * np.nan, down)), ["client4"], "unusable"),
-    "three colluding copies": (_colluding(), ["client7", "client8", "client9"], "contaminated"),
+    "three colluding copies": (_colluding(), ["client7", "client8", "client9"], "other rows"),
     "copies, rescaled": (
         _colluding(lambda k, up, down: (up / 2**k, 2**k * down)),
         ["client7", "client8", "client9"],
-        "contaminated",
+        "other rows",
     ),
-    "copies, rotated": (_colluding(_rotated), ["client7", "client8", "client9"], "contaminated"),
-    "copies, jittered by 1e-6": (_colluding(_jittered(1e-6)), ["client7", "client8", "client9"], "contaminated"),
-    "copies, jittered by 1 %": (_colluding(_jittered(1e-2)), ["client7", "client8", "client9"], "contaminated"),
+    "copies, rotated": (_colluding(_rotated), ["client7", "client8", "client9"], "other rows"),
+    "copies, jittered by 1e-6": (_colluding(_jittered(1e-6)), ["client7", "client8", "client9"], "other rows"),
+    "copies, jittered by 1 %": (_colluding(_jittered(1e-2)), ["client7", "client8", "client9"], "other rows"),
 }
 
 
@@ -228,6 +227,19 @@ def test_an_attack_is_named_and_the_members_do_not_feel_it(attack, tmp_path):
     for module in ATTACKED:
         with_them, without = (np.asarray(each.refined(module)[1].dense()) for each in (found, alone))
         assert np.linalg.norm(with_them - without) <= 0.01 * np.linalg.norm(without)
+
+
+def test_an_inflated_client_is_a_member_and_counts_no_more_than_its_share(tmp_path):
+    """At most 1.5 times the usual size, however large it is."""
+    refined = []
+    for factor in (1e4, 1e6):
+        make = _with(4, lambda up, down, factor=factor: (factor * up, down))
+        found = cj.adapters.refine(cj.adapters.load(make(tmp_path / f"{factor}")))
+        verdict = found.verdicts["client4"]
+        assert verdict.verdict == "rescaled" and verdict.member and verdict.size == pytest.approx(factor, rel=0.5)
+        assert len(found.members) == 10
+        refined.append(np.asarray(found.refined(ATTACKED[0])[1].dense()))
+    np.testing.assert_allclose(*refined, atol=1e-4)
 
 
 def test_columns_of_adapters_are_rows_of_the_transposed(tmp_path):
@@ -263,7 +275,7 @@ def test_adapters_that_look_as_if_from_one_start_are_noticed(tmp_path):
 
     loaded = cj.adapters.load([from_one_start(k) for k in range(8)])
     (notice,) = cj.adapters.refine(loaded, shared="rows").notices
-    assert notice.startswith("2 of 2 modules: the shared row space has room for a whole adapter, as where all start")
+    assert notice.startswith("clients' row spaces overlap by ") and "--shared columns" in notice
     assert not any(cj.adapters.refine(loaded, shared=shared).notices for shared in ("auto", "columns"))
 
 
@@ -275,14 +287,13 @@ def test_nobody_is_voted_out_on_rounding(strangers, tmp_path):
     def one_of_two(k):
         def change(up, down):
             out, in_ = len(up), down.shape[1]
-            return _rotated(k, *factors(50, places[out, in_], out, in_, bad=k >= 10 - strangers))
+            return _rotated(k, *factors(50, places[out, in_] + 10 * (k >= 10 - strangers), out, in_))
 
         return write(tmp_path, k, modules=ATTACKED, change=change)
 
     found = cj.adapters.refine(cj.adapters.load([one_of_two(k) for k in range(10)]))
-    for finding in found.findings.values():
-        assert finding.members == finding.clients[: 10 - strangers] and finding.rank == 0
-        assert not finding.copies and finding.distance["client0"] == 0
+    assert found.members == [f"client{k}" for k in range(10 - strangers)]
+    assert found.verdicts["client0"].agreement == pytest.approx(1, abs=1e-6)
 
 
 def _pickle(folder):

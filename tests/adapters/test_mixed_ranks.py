@@ -50,8 +50,7 @@ def test_the_stranger_alone_is_out_whatever_its_rank(stranger, tmp_path):
     found = cj.adapters.refine(cj.adapters.load(fleet(tmp_path, stranger)))
     out = [] if stranger is None else [f"c{stranger}"]
     assert [name for name, each in found.verdicts.items() if each.verdict != "member"] == out
-    assert all(set(each.members) == set(found.members) for each in found.findings.values())
-    assert max(each.reach for each in found.verdicts.values() if each.client not in out) < 1.3
+    assert all(found.verdicts[name].verdict == "other rows" for name in out)
     for module, ranks in RANKS.items():
         reported, refined = found.refined(module)
         assert reported.ranks.tolist() == [rank for k, rank in enumerate(ranks) if f"c{k}" not in out]
@@ -68,5 +67,8 @@ def test_copies_of_one_adapter_do_not_set_the_rank(tmp_path):
         shutil.copytree(folders[3], copy)
     found = cj.adapters.refine(cj.adapters.load([*folders, *copies]))
     alone = cj.adapters.refine(cj.adapters.load(folders))
-    assert {name: found.verdicts[name] for name in alone.verdicts} == alone.verdicts
+    for name, each in alone.verdicts.items():
+        assert found.verdicts[name].verdict == each.verdict
+        assert found.verdicts[name].agreement == pytest.approx(each.agreement, abs=1e-9)
     assert {found.verdicts[f"copy{k}"].verdict for k in range(11)} == {"member"}
+    assert found.verdicts["copy0"].copies[:2] == ("c3", "copy1")

@@ -115,7 +115,7 @@ def planted(rng, count, poisoned, common=1.0, noise=0.2):
     return clients
 
 
-@pytest.mark.parametrize("common", [0.0, 1.0])
+@pytest.mark.parametrize("common", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize(("count", "poisoned"), [(6, [1]), (10, [0, 4, 5]), (20, [19])])
 def test_a_poisoned_row_space_is_named_whether_directions_tell_or_not(count, poisoned, common, rng):
     words = judged(planted(rng, count, poisoned, common)).words
@@ -192,7 +192,9 @@ def test_evidence_by_the_definition(rng):
     dense = up @ down
     ranks = [np.linalg.matrix_rank(each) for each in dense]
     projectors = [np.linalg.pinv(each) @ each for each in dense]
-    for seen in (evidence((up, down)), evidence(dense)):
+    unit = dense / np.maximum(np.linalg.norm(dense, axis=(1, 2)), 1e-300)[:, None, None]
+    own_grams = [each.T @ each for each in unit - unit.mean(0)]
+    for seen, whole_mean in ((evidence((up, down)), False), (evidence(dense), True)):
         np.testing.assert_array_equal(seen.present, np.arange(5) < 4)
         for j in range(4):
             for k in range(4):
@@ -205,6 +207,9 @@ def test_evidence_by_the_definition(rng):
                 np.testing.assert_allclose(seen.chance[j, k], np.sum(grams[0] * grams[1]) / sizes**2 / 9, atol=1e-12)
                 rows = np.sum(grams[0] * grams[1]) / np.linalg.norm(grams[0]) / np.linalg.norm(grams[1])
                 np.testing.assert_allclose(seen.rows[j, k], rows, atol=1e-12)
+                own = [own_grams[place] / np.linalg.norm(own_grams[place]) for place in (j, k)]
+                if whole_mean:  # factors take its leading directions
+                    np.testing.assert_allclose(seen.apart[j, k], np.sum(own[0] * own[1]), atol=1e-9)
         assert not seen.near.any() and seen.cosine[4].any() == False  # noqa: E712
 
 
