@@ -1,6 +1,6 @@
 """Eager guards: each names the argument, what it must be and what came. Values inside a trace are not looked at."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -78,6 +78,11 @@ def not_negative(value: Any, name: str) -> None:
 def flag(value: Any, name: str) -> None:
     if not isinstance(value, bool | np.bool_):
         raise fail(name, "True or False", repr(value))
+
+
+def choice(value: Any, name: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise fail(name, " or ".join(f'"{one}"' for one in choices), repr(value))
 
 
 def at_least(value: Any, name: str, least: int) -> None:

@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "adapters": {"alignment"},
     "cli": {"experiments", "adapters", "profiling", "sweep"},
 }
-EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress", "_compile"}
+EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress", "_compile", "_precision"}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
 EXTRAS = [
     "typer",
@@ -179,7 +179,11 @@ def test_text_is_utf_8_whatever_the_locale():
 def opens_text(node):
     name = ast.unparse(node.func)
     binary = any(isinstance(mode, ast.Constant) and "b" in str(mode.value) for mode in node.args[:2])
-    return name.split(".")[-1] in ("open", "read_text", "write_text", "fdopen") and name != "os.open" and not binary
+    return (
+        name.split(".")[-1] in ("open", "read_text", "write_text", "fdopen")
+        and name not in ("os.open", "Image.open")
+        and not binary
+    )
 
 
 def says_encoding(node):

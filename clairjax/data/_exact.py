@@ -5,10 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
+from .._precision import HIGHEST
 from .._typing import Key, ScalarLike
-
-
-HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class SubspaceProblem(eqx.Module):

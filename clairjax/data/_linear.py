@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float
 
+from .. import _validate
+from .._precision import HIGHEST
 from .._typing import Key
 
 
-HIGHEST = jax.lax.Precision.HIGHEST
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
@@ -86,8 +87,7 @@ class MultiResponse(eqx.Module):
             raise ValueError(f"clients must be at least 1, got {self.clients}.")
         if not 0 <= self.contaminated_share < 1:
             raise ValueError(f"contaminated_share must be in [0, 1), got {self.contaminated_share}.")
-        if self.contamination not in ("normal", "uniform"):
-            raise ValueError(f'contamination must be "normal" or "uniform", got {self.contamination!r}.')
+        _validate.choice(self.contamination, "contamination", ("normal", "uniform"))
 
     @property
     def contaminated(self) -> int:

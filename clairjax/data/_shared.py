@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
+from .. import _validate
+from .._precision import HIGHEST
 from .._typing import Key
-
-
-HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class TaskProblem(eqx.Module):
@@ -57,8 +56,7 @@ class LinearTasks(eqx.Module):
         for name in ("clients", "features", "samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.law not in ("spectrum", "normal"):
-            raise ValueError(f'law must be "spectrum" or "normal", got {self.law!r}.')
+        _validate.choice(self.law, "law", ("spectrum", "normal"))
 
     @eqx.filter_jit
     def generate(self, *, key: Key, dtype: DTypeLike = float) -> TaskProblem:

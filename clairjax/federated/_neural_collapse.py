@@ -5,10 +5,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from .._precision import HIGHEST
 from .._typing import ScalarLike
-
-
-HIGHEST = jax.lax.Precision.HIGHEST
 
 
 @jax.named_scope("clairjax.neural_collapse")

@@ -6,11 +6,8 @@ from ._mechanism import clip_by_norm as clip_by_norm
 from ._mechanism import gaussian_mechanism as gaussian_mechanism
 from ._norm import normalize as normalize
 from ._orthonormal import orthonormalize as orthonormalize
-from ._orthonormal import power_step as power_step
 from ._spectral import gram as gram
 from ._spectral import right_basis as right_basis
 from ._spectral import svt as svt
 from ._threshold import block_norms as block_norms
 from ._threshold import block_soft_threshold as block_soft_threshold
-from ._threshold import huber as huber
-from ._threshold import huber_weight as huber_weight

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.lax import Precision
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from .._precision import HIGHEST
 from ._norm import normalize
 
 
@@ -44,7 +44,7 @@ def spectral_norm(
     """
     steps = min(size, steps)
     vector = jax.lax.stop_gradient(_ritz_vector(matvec, size, dtype, steps))
-    return jnp.maximum(jnp.vdot(vector, matvec(vector), precision=Precision.HIGHEST), 0)
+    return jnp.maximum(jnp.vdot(vector, matvec(vector), precision=HIGHEST), 0)
 
 
 def _ritz_vector(matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, steps: int) -> Float[Array, " n"]:
@@ -58,7 +58,7 @@ def _ritz_vector(matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, 
         basis, vector, scale = carry
         basis = basis.at[index].set(vector)
         image = matvec(vector)
-        diagonal = jnp.vdot(vector, image, precision=Precision.HIGHEST)
+        diagonal = jnp.vdot(vector, image, precision=HIGHEST)
         # Twice is enough (Parlett, 6.9); the second pass comes after scaling, so tiny remainders are safe.
         following, first = normalize(_remove(basis, image))
         following, second = normalize(_remove(basis, following))
@@ -73,10 +73,10 @@ def _ritz_vector(matvec: Callable[[Array], Array], size: int, dtype: DTypeLike, 
     off_diagonal = off_diagonal[:-1]
     tridiagonal = jnp.diag(diagonal) + jnp.diag(off_diagonal, 1) + jnp.diag(off_diagonal, -1)
     _, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(tridiagonal))
-    vector = jnp.matmul(vectors[:, -1], jax.lax.stop_gradient(basis), precision=Precision.HIGHEST)
+    vector = jnp.matmul(vectors[:, -1], jax.lax.stop_gradient(basis), precision=HIGHEST)
     return normalize(vector)[0]
 
 
 def _remove(basis: Float[Array, "steps n"], vector: Float[Array, " n"]) -> Float[Array, " n"]:
-    along = jnp.matmul(basis, vector, precision=Precision.HIGHEST)
-    return vector - jnp.matmul(along, basis, precision=Precision.HIGHEST)
+    along = jnp.matmul(basis, vector, precision=HIGHEST)
+    return vector - jnp.matmul(along, basis, precision=HIGHEST)

@@ -2,8 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jax.lax import Precision
 from jaxtyping import Array, Float
+
+from .._precision import HIGHEST
 
 
 @jax.named_scope("clairjax.orthonormalize")
@@ -33,26 +34,6 @@ def orthonormalize(matrix: Float[Array, "rows cols"]) -> Float[Array, "rows cols
     return _orthonormalize(matrix)
 
 
-@jax.named_scope("clairjax.power_step")
-def power_step(operator: Float[Array, "n n"], basis: Float[Array, "n r"]) -> Float[Array, "n r"]:
-    """One step of orthogonal iteration: `orthonormalize(operator @ basis)`.
-
-    For a symmetric operator the span tends to the leading eigenvectors, by the factor |λ_{r+1}/λ_r| a step.
-
-    **Args:** `operator`, square; `basis`, any matrix with r ≤ n columns.
-
-    **Returns:** orthonormal basis `[n, r]`; see `orthonormalize` for operators of rank below r.
-
-    **Cost:** `n² r` for the product and one QR.
-
-    >>> import jax.numpy as jnp
-    >>> print(power_step(jnp.diag(jnp.array([3.0, 4.0])), jnp.array([[1.0], [1.0]])).round(4))
-    [[0.6]
-     [0.8]]
-    """
-    return orthonormalize(jnp.matmul(operator, basis, precision=Precision.HIGHEST))
-
-
 @jax.custom_jvp
 def _orthonormalize(matrix: Float[Array, "rows cols"]) -> Float[Array, "rows cols"]:
     return _positive_qr(matrix)[0]
@@ -70,9 +51,9 @@ def _orthonormalize_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[
     upper = jnp.where(dependent[None, :], jnp.eye(matrix.shape[1], dtype=matrix.dtype), upper)
     tangent = jnp.where(dependent[None, :], 0, tangent)
     moved = jax.scipy.linalg.solve_triangular(upper.T, tangent.T, lower=True).T
-    along = jnp.matmul(basis.T, moved, precision=Precision.HIGHEST)
+    along = jnp.matmul(basis.T, moved, precision=HIGHEST)
     lower = jnp.tril(along, -1)
-    return basis, moved + jnp.matmul(basis, lower - lower.T - along, precision=Precision.HIGHEST)
+    return basis, moved + jnp.matmul(basis, lower - lower.T - along, precision=HIGHEST)
 
 
 def _positive_qr(

@@ -4,9 +4,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.lax import Precision
 from jaxtyping import Array, Float
 
+from .._precision import HIGHEST
 from .._typing import ScalarLike
 
 
@@ -27,7 +27,7 @@ def gram(matrix: Float[Array, "rows cols"]) -> Float[Array, "cols cols"]:
     [[5. 2.]
      [2. 5.]]
     """
-    return jnp.matmul(matrix.T, matrix, precision=Precision.HIGHEST)
+    return jnp.matmul(matrix.T, matrix, precision=HIGHEST)
 
 
 @jax.named_scope("clairjax.svt")
@@ -61,7 +61,7 @@ def svt(matrix: Float[Array, "rows cols"], threshold: ScalarLike) -> Float[Array
     rows, cols = matrix.shape
     tall = matrix if rows >= cols else matrix.T
     factor = _shrinkage(gram(tall), jnp.asarray(threshold, matrix.dtype))
-    shrunk = jnp.matmul(tall, factor, precision=Precision.HIGHEST)
+    shrunk = jnp.matmul(tall, factor, precision=HIGHEST)
     return shrunk if rows >= cols else shrunk.T
 
 
@@ -112,8 +112,8 @@ def _divided_differences(sigma: Float[Array, " n"], threshold: Float[Array, ""])
 
 
 def _conjugate(left: Float[Array, "n n"], middle: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    product = jnp.matmul(left, middle, precision=Precision.HIGHEST)
-    return jnp.matmul(product, left.T, precision=Precision.HIGHEST)
+    product = jnp.matmul(left, middle, precision=HIGHEST)
+    return jnp.matmul(product, left.T, precision=HIGHEST)
 
 
 @jax.named_scope("clairjax.right_basis")
@@ -163,7 +163,7 @@ def _leading_jvp(
     tie = jnp.where(both_inside, jnp.full_like(gaps, eps**0.5), 10 * matrix.shape[0] * eps)
     apart = jnp.abs(gaps) > tie * jnp.max(jnp.abs(eigenvalues), initial=0)
     turn = jnp.where(apart, rotated / jnp.where(apart, gaps, 1), 0)
-    vectors_dot = jnp.matmul(vectors, turn, precision=Precision.HIGHEST)
+    vectors_dot = jnp.matmul(vectors, turn, precision=HIGHEST)
     return (vectors[:, :rank], eigenvalues[:rank]), (vectors_dot[:, :rank], jnp.diag(rotated)[:rank])
 
 

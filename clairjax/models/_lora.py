@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import _validate
+from .._precision import HIGHEST
 from .._typing import Key
 
 
@@ -72,7 +73,7 @@ class LoRA(eqx.Module):
 
     def delta(self) -> Float[Array, "out in"]:
         """scale · B A, what the update adds to W."""
-        return self.scale * jnp.matmul(self.up, self.down, precision=jax.lax.Precision.HIGHEST)
+        return self.scale * jnp.matmul(self.up, self.down, precision=HIGHEST)
 
     def merge(self) -> eqx.nn.Linear:
         """The plain layer with weight W + scale · B A and the same bias."""

@@ -1,7 +1,7 @@
 """Lower bounds on ε by experiment: an attacker who tries to tell two neighbouring federations apart."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _validate
 from .._typing import Key
 from ._canary import GaussianCanary
-from ._compose import Adjacency, check_choice, gaussian_epsilon
+from ._compose import Adjacency, gaussian_epsilon
 from ._runs import scores_alone, scores_of_strongest
 
 
@@ -126,7 +126,7 @@ def audit(
     _validate.between(confidence, "confidence", 0, 1)
     if not 0 <= delta < 1:
         raise _validate.fail("delta", "at least 0 and below 1", delta)
-    check_choice(adjacency, "adjacency", Adjacency)
+    _validate.choice(adjacency, "adjacency", get_args(Adjacency))
     worlds = getattr(release, "adjacency", adjacency)
     if worlds != adjacency:
         raise _validate.fail("adjacency", f"that of the release's two worlds, {worlds!r}", repr(adjacency))

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import equinox as eqx
 import jax
@@ -13,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .. import _validate
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism
-from ._compose import Adjacency, check_choice
+from ._compose import Adjacency
 from ._patterns import Canary, one_entry
 from ._sampling import FixedSize, Poisson
 
@@ -86,7 +87,7 @@ class GaussianCanary(eqx.Module):
             _validate.at_least(getattr(self, name), name, 1)
         _validate.at_least(min(self._sizes, default=0), "features", 1)
         _validate.not_negative(self.noise_multiplier, "noise_multiplier")
-        check_choice(self.adjacency, "adjacency", Adjacency)
+        _validate.choice(self.adjacency, "adjacency", get_args(Adjacency))
 
     def __call__(self, key: Key, world: Bool[Array, ""] | bool) -> Float[Array, ""]:
         canary = one_entry(self.rounds, self.size, self.absent)

@@ -55,8 +55,8 @@ def _no_privacy(reason: str) -> float:
 def check_question(events: Sequence[GaussianRounds], delta: float, adjacency: str, accountant: str) -> None:
     if not 0 < delta < 1:
         raise _validate.fail("delta", "above 0 and below 1", delta)
-    check_choice(adjacency, "adjacency", Adjacency)
-    check_choice(accountant, "accountant", Accountant)
+    _validate.choice(adjacency, "adjacency", get_args(Adjacency))
+    _validate.choice(accountant, "accountant", get_args(Accountant))
     kinds = {event.sampling for event in events if not event.everyone}
     if "without replacement" in kinds and adjacency != "replace-one":
         must_be = '"replace-one" for sampling without replacement (its sample size says how many users there are)'
@@ -66,11 +66,6 @@ def check_question(events: Sequence[GaussianRounds], delta: float, adjacency: st
     if "poisson" in kinds and adjacency == "replace-one" and accountant == "rdp":
         must_be = '"pld" for Poisson sampling under "replace-one" (dp-accounting has no Rényi bound for it)'
         raise _validate.fail("accountant", must_be, repr(accountant))
-
-
-def check_choice(value: str, name: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise _validate.fail(name, " or ".join(f'"{choice}"' for choice in get_args(choices)), repr(value))
 
 
 def host_number(value: Any) -> float:

@@ -10,14 +10,14 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .. import _validate
 from .._compile import compiled
+from .._precision import HIGHEST
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import orthonormalize
 from ._data import ClientData, Counts, validate_linear, validate_truth
 from ._flute import is_stationary, withheld
-from ._initialise import check_choice, largest_moment, orthonormal_start
+from ._initialise import largest_moment, orthonormal_start
 from ._linear import (
-    HIGHEST,
     LinearClients,
     Representation,
     argument_status,
@@ -82,7 +82,7 @@ def fedrep(
     _validate.at_least(rounds, "rounds", 1)
     if step_size is not None:
         _validate.positive(step_size, "step_size")
-    check_choice(init, "init", ("spectral", "random"))
+    _validate.choice(init, "init", ("spectral", "random"))
     return _fedrep(data, key, _Options(step_size, truth, rank, rounds, init))
 
 

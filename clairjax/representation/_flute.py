@@ -11,12 +11,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _validate
 from .._compile import compiled
+from .._precision import HIGHEST
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ._data import ClientData, Counts, validate_linear, validate_truth
-from ._initialise import check_choice, largest_moment, random_start
+from ._initialise import largest_moment, random_start
 from ._linear import (
-    HIGHEST,
     LinearClients,
     Representation,
     argument_status,
@@ -108,7 +108,7 @@ def flute(
     for value, name in ((step_size, "step_size"), (init_scale, "init_scale")):
         if value is not None:
             _validate.positive(value, name)
-    check_choice(loss_scale, "loss_scale", ("half", "printed"))
+    _validate.choice(loss_scale, "loss_scale", ("half", "printed"))
     check_gammas(gammas)
     return _flute(data, key, _Options(step_size, gammas, init_scale, truth, rank, rounds, loss_scale))
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from .. import _validate
 from .._typing import Key, ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
 from ._data import Counts, client_data
@@ -80,8 +79,3 @@ def largest_moment(clients: LinearClients) -> Float[Array, ""]:
     tall = clients.moment if count >= features else clients.moment.T
     square = right_basis(gram(tall), 1)[1][0]
     return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 1)
-
-
-def check_choice(value: str, name: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise _validate.fail(name, " or ".join(f'"{choice}"' for choice in choices), repr(value))

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
+from .._precision import HIGHEST
 from .._status import Status
 from ._data import as_array, client_data
 
 
 FEW = 4  # unknowns, up to which a system is solved entry by entry
-HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class AbstractRepresentation(eqx.Module):

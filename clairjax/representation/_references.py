@@ -10,12 +10,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .. import _validate
 from .._compile import compiled
+from .._precision import HIGHEST
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ._data import ClientData, Counts, check_counts, check_rank, validate_linear, validate_truth
 from ._flute import is_stationary, withheld
 from ._linear import (
-    HIGHEST,
     LinearClients,
     Representation,
     argument_status,

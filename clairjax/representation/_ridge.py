@@ -11,13 +11,13 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import _validate
 from .._compile import compiled
+from .._precision import HIGHEST
 from .._status import Status, worst
 from .._typing import ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
 from ._data import ClientData, Counts, validate_linear
 from ._flute import withheld
 from ._linear import (
-    HIGHEST,
     AbstractRepresentation,
     LinearClients,
     Representation,

@@ -1,9 +1,9 @@
 """How far apart two subspaces are, given by orthonormal bases."""
 
 import jax.numpy as jnp
-from jax.lax import Precision
 from jaxtyping import Array, Float
 
+from .._precision import HIGHEST
 from ..kernels import gram, right_basis
 
 
@@ -21,7 +21,7 @@ def projector(basis: Float[Array, "n r"]) -> Float[Array, "n n"]:
     [[0.36 0.48]
      [0.48 0.64]]
     """
-    return jnp.matmul(basis, basis.T, precision=Precision.HIGHEST)
+    return jnp.matmul(basis, basis.T, precision=HIGHEST)
 
 
 def subspace_distance(first: Float[Array, "n r"], second: Float[Array, "n s"]) -> Float[Array, ""]:
@@ -74,7 +74,7 @@ def principal_angles(first: Float[Array, "n r"], second: Float[Array, "n s"]) ->
     """
     wide, narrow = (first, second) if first.shape[1] >= second.shape[1] else (second, first)
     size = narrow.shape[1]
-    cosines = _singular_values(jnp.matmul(wide.T, narrow, precision=Precision.HIGHEST))
+    cosines = _singular_values(jnp.matmul(wide.T, narrow, precision=HIGHEST))
     sines = _singular_values(_outside(wide, narrow))[::-1]
     # An absent column puts a zero in front of the sines, where it would count as an angle of zero.
     absent = jnp.sum(jnp.all(narrow == 0, axis=0))
@@ -84,8 +84,8 @@ def principal_angles(first: Float[Array, "n r"], second: Float[Array, "n s"]) ->
 
 def _outside(basis: Float[Array, "n r"], other: Float[Array, "n s"]) -> Float[Array, "n s"]:
     """`(I − P_basis) other`."""
-    along = jnp.matmul(basis.T, other, precision=Precision.HIGHEST)
-    return other - jnp.matmul(basis, along, precision=Precision.HIGHEST)
+    along = jnp.matmul(basis.T, other, precision=HIGHEST)
+    return other - jnp.matmul(basis, along, precision=HIGHEST)
 
 
 def _largest_singular_value(matrix: Float[Array, "n r"]) -> Float[Array, ""]:

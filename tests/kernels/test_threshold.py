@@ -12,7 +12,6 @@ from clairjax import kernels
 
 
 block_norms, block_soft_threshold = jax.jit(kernels.block_norms), jax.jit(kernels.block_soft_threshold)
-huber, huber_weight = jax.jit(kernels.huber), jax.jit(kernels.huber_weight)
 seeds = st.integers(0, 1000)
 thresholds = st.floats(0.0, 4.0, width=32)
 
@@ -47,30 +46,6 @@ def test_soft_threshold_is_firmly_nonexpansive(seed, threshold):
     assert jnp.sum(moved**2) <= jnp.sum(moved * (first - second)) + 1e-4
 
 
-@given(seed=seeds, delta=thresholds)
-def test_huber_is_what_the_soft_threshold_leaves(seed, delta):
-    """`huber(‖R‖; δ) = min_S ½‖R − S‖² + δ‖S‖`."""
-    blocks = blocks_of(seed)
-    shrunk = block_soft_threshold(blocks, delta)
-    least = jnp.sum((blocks - shrunk) ** 2, axis=(1, 2)) / 2 + delta * block_norms(shrunk)
-    np.testing.assert_allclose(huber(block_norms(blocks), delta), least, rtol=1e-4, atol=1e-5)
-
-
-@given(seed=seeds, delta=thresholds)
-def test_huber_weight_is_what_the_soft_threshold_leaves_of_a_block(seed, delta):
-    blocks = blocks_of(seed)
-    left = blocks - block_soft_threshold(blocks, delta)
-    weighted = huber_weight(block_norms(blocks), delta)[:, None, None] * blocks
-    np.testing.assert_allclose(left, weighted, rtol=1e-4, atol=1e-5)
-
-
-@given(at=st.floats(0.0, 5.0), to=st.floats(0.0, 5.0), delta=thresholds)
-def test_huber_lies_under_the_quadratic_of_its_weight(at, to, delta):
-    at, to = jnp.asarray(at, jnp.float32), jnp.asarray(to, jnp.float32)
-    above = huber(at, delta) + huber_weight(at, delta) * (to**2 - at**2) / 2
-    assert huber(to, delta) <= above + 1e-4
-
-
 def test_soft_threshold_is_what_a_convex_solver_finds(rng):
     blocks = rng.standard_normal((2, 3, 2))
     thresholds = np.array([0.7, 5.0])
@@ -94,20 +69,6 @@ def test_soft_threshold_at_its_edges(dtype):
     np.testing.assert_allclose(tie[2], blocks[0], rtol=1e-6)
 
 
-def test_huber_at_its_edges(dtype):
-    norm = jnp.asarray([0.0, 1.0, 2.0], dtype)
-    np.testing.assert_array_equal(huber(norm, 0.0), [0, 0, 0])
-    np.testing.assert_array_equal(huber_weight(norm, 0.0), [0, 0, 0])
-    np.testing.assert_array_equal(huber(norm, jnp.inf), [0, 0.5, 2])
-    np.testing.assert_array_equal(huber_weight(norm, jnp.inf), [1, 1, 1])
-    np.testing.assert_array_equal(huber(norm, 1.0), [0, 0.5, 1.5])
-    np.testing.assert_array_equal(huber_weight(norm, 1.0), [1, 1, 0.5])
-    np.testing.assert_array_equal(huber_weight(norm, norm), [0, 1, 1])
-    unknown = jnp.full_like(norm, jnp.nan)
-    for function in (huber, huber_weight):
-        assert jnp.isnan(function(unknown, 1.0)).all() and jnp.isnan(function(norm, unknown)).all()
-
-
 @pytest.mark.parametrize("threshold", [0.0, 0.5, 100.0])
 def test_derivatives_are_those_of_finite_differences(rng, check_derivative, threshold):
     blocks = jnp.asarray(rng.standard_normal((4, 3, 2))).at[2].set(0)
@@ -115,14 +76,6 @@ def test_derivatives_are_those_of_finite_differences(rng, check_derivative, thre
     if threshold:
         each = jnp.full(4, threshold)
         check_derivative(block_soft_threshold, blocks, each)
-        check_derivative(lambda t, d: (huber(t, d), huber_weight(t, d)), block_norms(blocks), each)
-
-
-def test_derivative_of_huber_is_its_weight_times_the_norm(rng):
-    norm = jnp.abs(jnp.asarray(rng.standard_normal((6,)))).at[0].set(0.0)
-    for delta in (0.0, 0.5, jnp.inf):
-        gradient = jax.grad(lambda t, d=delta: jnp.sum(huber(t, d)))(norm)
-        np.testing.assert_allclose(gradient, huber_weight(norm, delta) * norm, rtol=1e-6)
 
 
 def test_soft_threshold_of_zero_is_the_identity_also_at_a_zero_block():
