@@ -43,7 +43,7 @@ class Scores(NamedTuple):
 def program() -> Callable[..., tuple[Place, Float[Array, " capacity"], Scores]]:
     """`advance` as one compiled program for each strategy and shape of the data; arrays are traced."""
     options = cpu_options() if jax.default_backend() == "cpu" else None
-    return eqx.filter_jit(advance, compiler_options=options)
+    return eqx.filter_jit(advance, compiler_options=options)  # type: ignore[call-overload]
 
 
 def advance(

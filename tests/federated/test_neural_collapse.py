@@ -8,6 +8,9 @@ import pytest
 from clairjax.federated import collapse_metrics, neural_collapse, neural_collapse_step
 
 
+distance = jax.jit(neural_collapse, static_argnames="local")
+slope_of = jax.jit(jax.grad(neural_collapse))
+metrics = jax.jit(collapse_metrics)
 PAIRS = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]], bool)  # Figure 2: three clients, two of three classes each
 TRIANGLE = np.array([[1, 0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]])
 
@@ -23,7 +26,7 @@ def test_figure_2():
     """Opposite heads are at the local optimum and not the global one; a part of a common triangle the other way."""
     local = np.stack([opposite(mask) for mask in PAIRS])
     common = TRIANGLE[None] * PAIRS[:, :, None]
-    values = np.array([collapse_metrics(jnp.asarray(heads), jnp.asarray(PAIRS)) for heads in (local, common)])
+    values = np.array([metrics(jnp.asarray(heads), jnp.asarray(PAIRS)) for heads in (local, common)])
     # Grams by hand: opposite [[1, −1], [−1, 1]]/2; of a triangle [[1, −½], [−½, 1]]/√2.5; the global target of two
     # classes out of three is [[2, −1], [−1, 2]]/(3√2).
     to_target = lambda a, b: np.sqrt(2 * ((a - 2 / 18**0.5) ** 2 + (b + 1 / 18**0.5) ** 2))
@@ -39,17 +42,17 @@ def test_a_client_that_lacks_classes_has_a_floor(own, floor):
     target = np.zeros((10, 10))
     target[:own, :own] = (np.eye(own) - 0.1) / 3
     head = np.linalg.cholesky(target + 1e-12 * np.eye(10))
-    found = neural_collapse(jnp.asarray(head), jnp.arange(10) < own)
+    found = distance(jnp.asarray(head), jnp.arange(10) < own)
     np.testing.assert_allclose(found, 1 - np.linalg.norm(target), atol=1e-5)
     assert abs(float(found) - floor) < 5e-4
 
 
 def test_a_simplex_has_distance_and_slope_zero():
     full = jnp.ones(3, bool)
-    value, slope = jax.value_and_grad(neural_collapse)(jnp.asarray(TRIANGLE), full)
+    value, slope = (f(jnp.asarray(TRIANGLE), full) for f in (distance, slope_of))
     assert value < 1e-7 and np.isfinite(slope).all()
     zero = jnp.zeros((3, 2))
-    assert (jax.grad(neural_collapse)(zero, full) == 0).all()
+    assert (slope_of(zero, full) == 0).all()
 
 
 def test_slopes_are_those_of_differences(check_derivative, rng):
@@ -61,13 +64,13 @@ def test_one_class_is_no_simplex():
     """It counts in the global mean, and not in the local one."""
     heads = jnp.asarray(np.stack([opposite(PAIRS[0]), opposite(PAIRS[1])]))
     masks = jnp.asarray([PAIRS[0], [True, False, False]])
-    at_large, alone = collapse_metrics(heads, masks)
+    at_large, alone = metrics(heads, masks)
     assert np.isfinite(at_large) and alone < 1e-7
-    assert np.isnan(neural_collapse(heads[1], masks[1], local=True))
+    assert np.isnan(distance(heads[1], masks[1], local=True))
 
 
 def test_the_server_moves_each_head_by_its_part_of_the_mean(rng):
     heads, masks = jnp.asarray(rng.standard_normal((3, 3, 2))), jnp.asarray(PAIRS)
-    moved = neural_collapse_step(heads, masks, 0.5)
-    slopes = jnp.stack([jax.grad(neural_collapse)(head, mask) for head, mask in zip(heads, masks, strict=True)])
+    moved = jax.jit(neural_collapse_step)(heads, masks, 0.5)
+    slopes = jnp.stack([slope_of(head, mask) for head, mask in zip(heads, masks, strict=True)])
     np.testing.assert_allclose(moved, heads - 0.5 / 3 * slopes, rtol=1e-6, atol=1e-9)
