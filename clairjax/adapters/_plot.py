@@ -41,7 +41,7 @@ def heat_map(refinement: Refinement, path: Path) -> None:
     left.set(xlabel="agreement with the others (band: usual ± spread)", ylim=(len(verdicts) - 0.5, -0.5))
     right.set(xlabel="size, over the usual one", xscale="log", xlim=(LEAST / 1.3, MOST * 1.3))
     right.xaxis.set_minor_locator(NullLocator())
-    right.set_xticks([LEAST, 0.1, 0.5, 1, 2, 10, MOST], ["≤1/30", "1/10", "½", "1", "2", "10", "≥30"])
+    right.set_xticks([LEAST, 0.5, 1, 2, 10, MOST], ["≤1/30", "½", "1", "2", "10", "≥30"])
     left.set_yticks(range(len(verdicts)), [each.client for each in verdicts], parse_math=False)  # may hold a $
     words = right.secondary_yaxis("right")
     words.set_yticks(range(len(verdicts)), [each.verdict for each in verdicts])

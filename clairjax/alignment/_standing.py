@@ -202,8 +202,9 @@ def _directions(fleet: _Fleet, core: Either, signs: Either) -> _Directions:
     correction is too much where few directions rule."""
     xp: Any = fleet.plain.__array_namespace__()
     corrected, plain = (_level(table, fleet, core, signs) for table in (fleet.corrected, fleet.plain))
-    relative = xp.maximum(corrected.relative, plain.relative)
-    surprise = xp.maximum(corrected.surprise, plain.surprise)
+    relative = signs * xp.maximum(signs * corrected.relative, signs * plain.relative)
+    surprises = corrected.surprise, plain.surprise
+    surprise = xp.where(signs > 0, xp.maximum(*surprises), xp.minimum(*surprises))
     pairs = core[:, None] & core & fleet.compared
     chance = _median(fleet.chance.reshape(-1), pairs.reshape(-1))
     decided = corrected.usual >= xp.maximum(LEAST, 3 * chance)
