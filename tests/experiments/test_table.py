@@ -1,13 +1,16 @@
 """Estimates, ratios and tables."""
 
+import dataclasses
+from typing import NamedTuple
+
 import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
-from clairjax.experiments import Table
+from clairjax.experiments import Column, Experiment, Preset, Table, Tabulated, rows_of
 from clairjax.experiments._figure import band, new_figure
-from clairjax.sweep import Estimate
+from clairjax.sweep import Estimate, Results
 
 
 def test_an_estimate_shows_its_standard_error():
@@ -55,3 +58,75 @@ def test_a_table_on_a_terminal():
     lines = [line.strip() for line in capture.get().splitlines()]
     assert lines[0] == "Errors" and "A note." in lines
     assert [line.split() for line in lines if line[:1].isdigit()] == [["5", "1.0"], ["10", "2.0"]]
+
+
+class Cell(NamedTuple):
+    size: int
+    law: str = "even"
+
+    @property
+    def half(self):
+        return self.size / 2
+
+
+def results():
+    """Two cells with four replicates each, of which one has failed in the first."""
+    cells = Cell(3), Cell(5, "odd")
+    arrays = {cell: {"error": cell.size + np.array([1.0, -1.0, 1.0, np.nan])} for cell in cells}
+    arrays[cells[1]] = {"error": np.ones(4), "pair": np.array([[1, 2]] * 4)}
+    failed = {cells[0]: np.array([False, False, False, True]), cells[1]: np.zeros(4, bool)}
+    return Results(arrays, failed, {}, {}, {})
+
+
+def test_columns_show_fields_means_and_what_functions_give():
+    columns = [Column("K", "size"), Column("law"), Column("half"), Column("error"), Column("pair of", "nothing")]
+    columns[-1] = Column("first of a pair", lambda row: row["pair"][0, 0] if "pair" in row.outputs else None)
+    table = Tabulated(lambda results: f"{results.replicates}", columns, ("a", lambda _: ""), group="law")(results())
+    assert table.title == "4" and table.notes == ("a",) and table.rules == (1,)
+    assert table.rows == (("3", "even", "1.5", "3.333 ±0.667", "–"), ("5", "odd", "2.5", "1.000 ±0.000", "1"))
+
+
+def test_a_column_of_nothing_is_refused_and_a_table_of_no_rows_says_so():
+    with pytest.raises(ValueError, match=r"^columns: each name must be one of size, law, error, pair, got eror\.$"):
+        Tabulated("", [Column("eror")])(results())
+    assert Tabulated("", [Column("eror"), Column("law")], rows=lambda _: [])(results()).rows == (("none", ""),)
+
+
+def test_a_row_has_parts():
+    (row,) = rows_of(results())[1:]
+    with pytest.raises(IndexError):  # an output that has no such axis
+        row.split("ab")
+    parts = dataclasses.replace(row, outputs={"pair": row["pair"]}).split("ab")
+    assert [(part.part, part.mean("pair").value) for part in parts] == [("a", 1), ("b", 2)]
+
+
+MINE = Experiment("mine", "", {"tiny": Preset((Cell(3),), 2)}, lambda key, cell: {"error": 0.0}, [Tabulated("", [])])
+
+
+def test_the_first_table_names_failed_replicates():
+    first, second = dataclasses.replace(MINE, tables=MINE.tables * 2).report(results())
+    assert first.notes == ("size 3, law even: replicates 3 failed, left out.",) and second.notes == ()
+
+
+def test_what_is_prepared_reaches_every_replicate():
+    """And nothing of it stays."""
+    asked = []
+    prepare = lambda cells, out, progress: asked.append(cells) or {"value": 7.0}
+    prepared = dataclasses.replace(
+        MINE, prepare=prepare, replicate=lambda key, cell, shared: {"error": shared["value"]}
+    )
+    assert (prepared.run()[Cell(3)]["error"] == 7).all() and asked == [(Cell(3),)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "a/b"}, "name must be letters, digits"),
+        ({"name": ""}, "name must be letters, digits"),
+        ({"tables": []}, "presets and tables must be one or more each"),
+        ({"presets": {}}, "presets and tables must be one or more each"),
+    ],
+)
+def test_an_experiment_that_cannot_run_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(MINE, **changes)

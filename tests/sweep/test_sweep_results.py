@@ -73,7 +73,13 @@ def test_failures_are_counted_named_and_left_out(tmp_path):
         worst = results[cell]["x"].max(axis=1)
         expected = (worst > 0.8) | (worst < 0.4)
         assert 0 < expected.sum() < 40
-        assert results.failures[cell] == tuple(np.flatnonzero(expected))
+        assert results.failures[cell] == tuple(np.flatnonzero(expected)) and results.replicates == 40
+        assert {name: values.shape[0] for name, values in results.kept(cell).items()} == dict.fromkeys(
+            results[cell], 40 - expected.sum()
+        )
+        estimate = results.estimate(cell, "value")
+        assert estimate == (results.mean("value")[cell], results.standard_error("value")[cell])
+        assert results.estimate(cell, lambda outputs: outputs["value"]) == estimate
         np.testing.assert_allclose(results.mean("value")[cell], results[cell]["value"][~expected].mean(), rtol=1e-6)
         assert not np.isfinite(results.mean("value", include_failed=True)[cell])
         assert not np.isfinite(results.standard_error("value", include_failed=True)[cell])
