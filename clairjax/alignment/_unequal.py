@@ -6,9 +6,10 @@ from jaxtyping import Array, Bool, Float, Int
 from ._reports import total
 
 
-# A member declines if its noise is below this many times the mean's, and below the members' by this many standard
-# deviations. The second matters with few members, where chance makes one look quiet.
-BELOW_MEAN, DEVIATIONS = 1.5, 3
+# A member declines if its noise is below this many times the mean's, by so many standard deviations of its estimate,
+# which is poor for who has much of the weight. And if it is below the members' by this many: with few members, chance
+# makes one look quiet.
+BELOW_MEAN, SURE, QUIET = 1.5, 2, 3
 
 
 def member_weights(
@@ -47,6 +48,7 @@ def declining(
     own = (to_mean - of_mean) / slope
     number = jnp.maximum(members.sum(), 3).astype(dtype)
     usual = jnp.where(members, own, 0).sum() / number
-    deviation = usual * jnp.sqrt(2 / jnp.maximum(freedom.astype(dtype), 1)) * (number - 1) / (number - 2)
-    quiet = (usual - own > DEVIATIONS * deviation) & (own < BELOW_MEAN * of_mean)
-    return judged & quiet & (members.sum() > 2)
+    deviation = jnp.sqrt(2 / jnp.maximum(freedom.astype(dtype), 1))  # of a square, relative
+    below_mean = own + SURE * deviation * to_mean / slope < BELOW_MEAN * of_mean
+    quiet = usual - own > QUIET * deviation * usual * (number - 1) / (number - 2)
+    return judged & below_mean & quiet & (members.sum() > 2)

@@ -84,6 +84,13 @@ def test_refit_is_principal_components_of_the_members(problem, dtype):
     np.testing.assert_allclose(basis @ basis.T, right.T @ right, atol=rounding(dtype, 1e4))
 
 
+@pytest.mark.parametrize(("bound", "cut_short"), [(1, True), (RANK, False), (4, False)])
+def test_a_rank_at_the_bound_is_cut_short_unless_the_rest_is_noise(problem, bound, cut_short):
+    weights, _ = problem
+    found = refit_jit(DenseClients.centred(weights), jnp.asarray(MEMBERS, weights.dtype), bound, None)
+    assert int(found.rank) == min(bound, RANK) and bool(found.cut_short) == cut_short
+
+
 def test_refit_finds_the_rank_and_does_not_see_the_others(problem):
     weights, _ = problem
     members = jnp.asarray(MEMBERS, weights.dtype)

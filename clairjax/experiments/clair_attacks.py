@@ -1,0 +1,221 @@
+"""What colluding clients can do to the others: the worst error of the honest ones, attack by attack."""
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._typing import Key
+from ..alignment import clair, label_oracle
+from ..data import MultiResponse
+from ..sweep import Estimate, Results
+from ._clair_simulations import RANK
+from ._experiment import Experiment, Preset
+from ._figure import legend_below, new_figure
+from ._table import Column, Row, Tabulated, rows_of
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# How far the colluders go, in distances of two honest clients; and the share of the widest step that shows no gap.
+DISTANCES = (0.1, 0.25, 0.4, 0.55, 0.7, 1.0, 1.5, 2.5)
+STEPS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
+JITTER = 0.01  # of the noise, of near copies
+QUIET = 0.15  # share of their own noise that quiet colluders keep
+CLAIM = 100  # times the samples that they have
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """K = `clients`, the last `colluders` of them knowing all reports; p = q = `dimension`, n = `samples` each."""
+
+    clients: int
+    colluders: int
+    dimension: int = 20
+    samples: int = 150
+
+    @property
+    def model(self) -> MultiResponse:
+        size = self.dimension
+        return MultiResponse(self.clients, size, size, self.samples, RANK, contaminated_share=0.0)
+
+
+class Known(NamedTuple):
+    """What the colluders know, and draw: `reports` of everyone, honest so far."""
+
+    reports: Float[Array, "clients out in"]
+    outside: Float[Array, " in in"]  # projector onto what is outside the row space
+    honest: Float[Array, "out in"]  # the honest clients' mean
+    colluders: Float[Array, "clients 1 1"]  # 1 for who is one
+    shift: Float[Array, "out in"]  # outside the row space, of length 1 and a flat spectrum
+    line: Float[Array, "out in"]  # as `shift`, of rank 1
+    own: Float[Array, "clients out in"]  # a shift for each
+
+    def moved(self, reports: Array, distance: Array, direction: Array) -> Array:
+        """The colluders' reports, moved by so many honest distances; the others as they are."""
+        step = distance * self.honest_distance * direction
+        return jnp.where(self.colluders > 0, reports + step, self.reports)
+
+    def quieter(self, share: float) -> Array:
+        """Reports with this share of their own noise, about the honest mean."""
+        apart = (self.reports - self.honest[None]) @ self.outside
+        return self.reports - (1 - share) * apart
+
+    @property
+    def honest_distance(self) -> Array:
+        """Of two honest clients outside the row space, root mean square."""
+        apart = (self.reports - self.honest[None]) @ self.outside
+        honest = 1 - self.colluders
+        return jnp.sqrt(2 * jnp.sum(honest * apart**2) / (honest.sum() - 1))
+
+
+def _ladder(known: Known, _: Array, step: Array) -> Array:
+    """Each colluder a step further out than the last, so that no gap is wider than the spread below it."""
+    out, in_ = known.shift.shape
+    narrow = 3 / jnp.sqrt(jnp.asarray(out * (in_ - RANK), step.dtype))
+    low = top = jnp.zeros((), step.dtype)  # logs of reaches, in honest distances
+    places = []
+    for colluder in range(len(known.reports)):
+        top = top + known.colluders[colluder, 0, 0] * step * jnp.maximum(narrow, top - low)
+        places.append(jnp.sqrt(jnp.expm1(2 * top)))
+    return known.moved(known.reports, jnp.stack(places)[:, None, None], known.shift[None])
+
+
+def _near_copies(known: Known, distance: Array, _: Array) -> Array:
+    """Of one honest client, as near as `distance` of the jitter: to deny a majority, or to count more than once."""
+    jitter = JITTER * distance * known.honest_distance
+    return jnp.where(known.colluders > 0, known.reports[:1] + jitter * known.own, known.reports)
+
+
+ATTACKS = {
+    "ladder": _ladder,
+    "one shift": lambda known, distance, _: known.moved(known.reports, distance, known.shift[None]),
+    "one shift, quiet": lambda known, distance, _: known.moved(known.quieter(QUIET), distance, known.shift[None]),
+    "one shift of rank 1": lambda known, distance, _: known.moved(known.reports, distance, known.line[None]),
+    "a shift each": lambda known, distance, _: known.moved(known.reports, distance, known.own),
+    "near copies of a client": _near_copies,
+    "false claim": lambda known, distance, _: known.moved(known.quieter(CLAIM**-0.5), distance, known.shift[None]),
+}
+
+
+def replicate(key: Key, cell: Cell) -> dict[str, Array]:
+    """For each attack and distance: the honest clients' error over their own, the label oracle's, who was let in."""
+    data_key, *keys = jax.random.split(key, 4)
+    problem = cell.model.generate(key=data_key)
+    reports, dtype = problem.estimates, problem.estimates.dtype
+    honest = jnp.arange(cell.clients) < cell.clients - cell.colluders
+    outside = jnp.eye(cell.dimension, dtype=dtype) - problem.basis @ problem.basis.T
+    unit = lambda matrices: matrices / jnp.linalg.norm(matrices, axis=(-2, -1), keepdims=True)
+    shape = cell.dimension, cell.dimension
+    turn = jnp.linalg.qr(jax.random.normal(keys[0], shape, dtype))[0]
+    line = jax.random.normal(keys[1], shape, dtype)
+    own = jax.random.normal(keys[2], reports.shape, dtype) @ outside
+    known = Known(
+        reports,
+        outside,
+        jnp.where(honest[:, None, None], reports, 0).sum(0) / (cell.clients - cell.colluders),
+        jnp.where(honest, 0, 1).astype(dtype)[:, None, None],
+        unit(turn @ outside),
+        unit(line[:, :1] @ line[:1] @ outside),
+        unit(own),
+    )
+    strengths = jnp.asarray(DISTANCES, dtype), jnp.asarray(STEPS, dtype)
+    attacked = jnp.stack([jax.vmap(partial(attack, known))(*strengths) for attack in ATTACKS.values()])
+    claims = jnp.where(jnp.asarray([name == "false claim" for name in ATTACKS])[:, None], CLAIM * ~honest, 0)
+    samples = jnp.where(claims > 0, claims, 1).astype(dtype)
+
+    def error(matrices: Array) -> Array:
+        return jnp.where(honest, jnp.sum((matrices - problem.weights) ** 2, (1, 2)), 0).sum()
+
+    def outcome(given: tuple[Array, Array]) -> tuple[Array, ...]:
+        matrices, samples = given
+        found = clair(matrices, samples=samples)
+        oracle = label_oracle(matrices, honest, problem.basis)
+        taken = jnp.where(honest, False, found.members).sum() / cell.colluders
+        return error(found.refined), error(oracle), taken.astype(dtype), ~found.members.any()
+
+    repeated = jnp.broadcast_to(samples[:, None], (*attacked.shape[:2], cell.clients))
+    flat = attacked.reshape(-1, *reports.shape), repeated.reshape(-1, cell.clients)
+    found, oracle, taken, nobody = (each.reshape(attacked.shape[:2]) for each in jax.lax.map(outcome, flat))
+    return {"local": error(reports), "clair": found, "oracle": oracle, "taken": taken, "nobody": nobody}
+
+
+class Worst(NamedTuple):
+    """An attack, at the distance that costs the honest clients most."""
+
+    attack: str
+    place: int
+
+
+def worst(results: Results[Cell]) -> list[Row[Cell]]:
+    """A row for each cell and attack."""
+    found = []
+    for row in rows_of(results):
+        for number, name in enumerate(ATTACKS):
+            outputs = {key: value if value.ndim == 1 else value[:, number] for key, value in row.outputs.items()}
+            place = int(np.argmax(outputs["clair"].mean(0)))
+            at = {key: value if value.ndim == 1 else value[:, place] for key, value in outputs.items()}
+            found.append(Row(row.cell, at, Worst(name, place)))
+    return found
+
+
+def strength(row: Row[Cell]) -> str:
+    table = STEPS if row.part.attack == "ladder" else DISTANCES
+    return f"{table[row.part.place]:g}"
+
+
+TABLE = Tabulated[Cell](
+    lambda results: (
+        f"Squared error of the honest clients at the worst distance, {results.replicates} replicates ±standard error"
+    ),
+    (
+        *(Column("K", "clients"), Column("colluders", "colluders")),
+        *(Column("attack", lambda row: row.part.attack), Column("worst at", strength)),
+        Column("error / local", partial(Row.ratio, one="clair", other="local"), 3),
+        Column("label oracle / local", partial(Row.ratio, one="oracle", other="local"), 3),
+        Column("error / oracle", partial(Row.ratio, one="clair", other="oracle"), 3),
+        Column("let in", lambda row: Estimate.of(row["taken"]).value, 2),
+        Column("nobody", lambda row: float(np.mean(row["nobody"])), 2),
+    ),
+    (
+        "Worst at: distances of two honest clients; of the ladder, the share of the widest step that shows no gap; of "
+        f"near copies, times {JITTER:g}.",
+        f"Quiet colluders keep {QUIET:g} of their noise. A false claim: {CLAIM} times the samples, the noise of so "
+        "many, and one shift.",
+        "Label oracle: refinement with the true set and the true row space.",
+    ),
+    worst,
+    group="colluders",
+)
+
+
+def plot(results: Results[Cell]) -> "Figure":
+    rows = rows_of(results)
+    figure, axes = new_figure(len(rows))
+    for axis, row in zip(axes, rows, strict=True):
+        for number, name in enumerate(ATTACKS):
+            errors = row["clair"][:, number].mean(0) / row["oracle"][:, number].mean(0)
+            axis.plot(DISTANCES, errors, "o-", markersize=4, linewidth=1, label=name)
+        axis.set(title=f"{row.cell.colluders} of {row.cell.clients}", xlabel="honest distances (ladder: see table)")
+        axis.axhline(1, color="0.4", linewidth=0.8)
+    axes[0].set_ylabel("error / label oracle")
+    return legend_below(figure, axes[0], columns=2)
+
+
+EXPERIMENT = Experiment[Cell](
+    name="clair-attacks",
+    summary="What colluding clients can do to the others: the honest clients' error at the worst distance",
+    presets={
+        "smoke": Preset((Cell(10, 3),), 3),
+        "laptop": Preset(tuple(Cell(*pair) for pair in ((10, 1), (10, 3), (10, 4), (20, 6), (20, 9))), 20),
+        "paper": Preset(tuple(Cell(*pair) for pair in ((10, 1), (10, 3), (10, 4), (20, 6), (20, 9))), 200),
+    },
+    replicate=replicate,
+    tables=(TABLE,),
+    plot=plot,
+)
