@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
@@ -112,9 +113,8 @@ def test_what_is_prepared_reaches_every_replicate():
     """And nothing of it stays."""
     asked = []
     prepare = lambda cells, out, progress: asked.append(cells) or {"value": 7.0}
-    prepared = dataclasses.replace(
-        MINE, prepare=prepare, replicate=lambda key, cell, shared: {"error": shared["value"]}
-    )
+    replicate = lambda key, cell, shared: {"error": jnp.asarray(shared["value"])}
+    prepared = dataclasses.replace(MINE, prepare=prepare, replicate=replicate)
     assert (prepared.run()[Cell(3)]["error"] == 7).all() and asked == [(Cell(3),)]
 
 
