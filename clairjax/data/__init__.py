@@ -20,5 +20,6 @@ from ._partition import Dirichlet as Dirichlet
 from ._partition import Scheme as Scheme
 from ._partition import Shards as Shards
 from ._partition import partition as partition
+from ._plot import plot_partition as plot_partition
 from ._shared import LinearTasks as LinearTasks
 from ._shared import TaskProblem as TaskProblem

@@ -1,5 +1,6 @@
 """Federated training of networks: one compiled round loop, and a strategy a file."""
 
+from ._augment import crop_and_flip as crop_and_flip
 from ._centaur import Centaur as Centaur
 from ._dpfedavg import DPFedAvg as DPFedAvg
 from ._fedavg import FedAvg as FedAvg
@@ -10,6 +11,7 @@ from ._fedrep import FedRep as FedRep
 from ._fedrod import FedRoD as FedRoD
 from ._flute import Flute as Flute
 from ._history import History as History
+from ._history import evaluate as evaluate
 from ._lg import LGFedAvg as LGFedAvg
 from ._local import Local as Local
 from ._local import cross_entropy as cross_entropy

@@ -20,6 +20,7 @@ class Centaur(PrivateStrategy):
     - `privacy`: of the release. `local`: how a client trains; `head_epochs`: of its head, `epochs`: of the body.
     - `head`: picks what is personal; the last layer if not given. `server_rate` η_g.
     - `tune`: epochs in which a client fits its head before it uses its model.
+    - `head_local`: how heads are trained, if not as bodies: CENTAUR's code augments the images for heads alone.
 
     **Source:** CENTAUR, Algorithms 1 and 2, and B. Departs from print: the head takes `head_epochs` epochs from where
     it was, and is not brought to its minimum, as in the authors' code, which has 15.
@@ -35,6 +36,7 @@ class Centaur(PrivateStrategy):
     head: Where = eqx.field(static=True, default=last_layer)
     server_rate: float = eqx.field(static=True, default=1.0)
     tune: int = eqx.field(static=True, default=15)
+    head_local: Local | None = None
 
     def __check_init__(self):
         _validate.at_least(self.epochs, "epochs", 1)
@@ -60,4 +62,5 @@ class Centaur(PrivateStrategy):
         """The model with its head fitted, and which leaves are the head."""
         model = eqx.combine(state, server)
         head = chosen(model, self.head, "head")
-        return fit_head(model, head, client, self.local, epochs=epochs, key=key)[0], head
+        local = self.head_local or self.local
+        return fit_head(model, head, client, local, epochs=epochs, key=key)[0], head

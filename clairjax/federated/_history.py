@@ -11,7 +11,7 @@ from .._status import Status
 from .._typing import Key
 from ..data import Federation
 from ..privacy import Ledger
-from ._rounds import Place
+from ._rounds import Place, scores
 from ._strategy import Strategy, one_client
 
 
@@ -70,6 +70,37 @@ class History(eqx.Module):
             text += f"; {self.accuracies[at]:.3f} at the round of the best validation accuracy, {self.rounds[at]}"
             text += " (chosen by looking: no epsilon covers it)" if self.privacy is not None else ""
         return text
+
+
+def evaluate(run: History, strategy: Strategy | None = None) -> Float[np.ndarray, " clients"]:
+    """Each client's accuracy after the last round: the share of its test samples that its own model gets right.
+
+    **Arguments:** `run`, of `train`; `strategy`: one that goes on from what the run's clients and server hold, such as
+    the run's with more epochs of tuning; the run's own if not given.
+
+    **Returns:** [clients], NaN for a client without test samples. The mean weighted by `run.federation.test.counts` is
+    what `accuracies` has.
+
+    **Cost:** one pass over all test samples, and the tuning.
+
+    >>> import equinox as eqx, jax, numpy as np
+    >>> import clairjax as cj
+    >>> from clairjax.federated import FedPer, evaluate, train
+    >>> images, labels = np.zeros((40, 4, 4), np.float32), np.arange(40) % 2
+    >>> clients = cj.data.partition(images, labels, scheme=cj.data.Shards(2), clients=2, key=jax.random.key(0))
+    >>> model = cj.models.Network.create((4, 4, 1), 2, dense=(3,), key=jax.random.key(1))
+    >>> run = train(model, FedPer(), clients, rounds=1, key=jax.random.key(2))
+    >>> evaluate(run, FedPer(tune=10)).shape
+    (2,)
+    """
+    place = Place(run.server, run.states)
+    devices = tuple(jax.local_devices()[:1])
+    right = _scores(run.strategy if strategy is None else strategy, run.federation, place, devices, run.key)
+    counts = np.asarray(run.federation.test.counts)
+    return np.asarray(right.test) / np.where(counts > 0, counts, np.nan)
+
+
+_scores = eqx.filter_jit(scores)
 
 
 @eqx.filter_jit

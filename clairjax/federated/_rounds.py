@@ -22,7 +22,7 @@ from ._strategy import Client, Cohort, Strategy, Sum, Update, float_dtype, one_c
 
 
 Sampler = Poisson | FixedSize
-LANES = 16  # clients at once on an accelerator; one after another on a CPU, where that is faster and smaller
+LANES = 16  # clients at once on an accelerator
 
 
 class Place(NamedTuple):
@@ -113,7 +113,12 @@ def _draw(sampler: Sampler, clients: int, multiple: int, key: Key) -> Cohort:
 
 
 def _slots(devices: int) -> int:
-    return devices * (1 if jax.default_backend() == "cpu" else LANES)
+    return devices * lanes_of_backend()
+
+
+def lanes_of_backend() -> int:
+    """Clients that are trained at once on a device: one on a CPU, where several together are slower and larger."""
+    return 1 if jax.default_backend() == "cpu" else LANES
 
 
 def over_clients(
@@ -164,9 +169,7 @@ def _on_one_device(
     def one(number: Array, here: Bool[Array, ""], state: PyTree) -> Update:
         return lax.cond(here, lambda: call(number, state), lambda: blank)
 
-    lanes = 1 if jax.default_backend() == "cpu" else LANES
-    if len(numbers) % lanes:
-        lanes = 1
+    lanes = lanes_of_backend()
 
     def step(total: list[PyTree], block: PyTree) -> tuple[list[PyTree], Any]:
         if lanes == 1:

@@ -143,6 +143,28 @@ def test_accuracy_is_that_of_the_personal_models(clients):
     assert found.status == Status.converged and found.rounds.tolist() == [0, 2, 4, 6]
 
 
+def test_tuning_goes_on_from_what_a_run_has(clients):
+    """At no epochs it is the run's last evaluation, bit for bit; with some it is that of other heads."""
+    found = run(clients)
+    np.testing.assert_array_equal(federated.evaluate(found), found.client_accuracies[-1])
+    tuned = federated.evaluate(found, FedPer(fleet.local(), tune=20))
+    assert (tuned != found.client_accuracies[-1]).any()
+
+
+@pytest.mark.slow
+def test_clients_at_once_are_clients_in_turn(clients, monkeypatch):
+    """What accelerators do, on this machine: three lanes for six clients, of which some have more steps."""
+    strategy = Flute(fleet.local(), head_epochs=1)
+    one = run(clients, strategy, sampler=5)
+    monkeypatch.setattr(federated._rounds, "lanes_of_backend", lambda: 3)
+    jax.clear_caches()
+    three = run(clients, strategy, sampler=5)
+    jax.clear_caches()
+    np.testing.assert_allclose(one.losses, three.losses, rtol=1e-5)
+    for first, second in zip(fleet.leaves(one.server), fleet.leaves(three.server), strict=True):
+        np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
+
+
 def test_rounds_nobody_is_in_change_nothing(clients):
     """Poisson with a tiny rate: the average of no one is what there was."""
     found = run(clients, FedAvg(fleet.local()), sampler=privacy.Poisson(1e-6))
