@@ -90,47 +90,50 @@ def fingerprint(value: Any) -> str:
     A function counts by its code and by what it closes over, since an optimiser is a function that holds its rate.
     """
     found = hashlib.sha256()
-    for part in _parts(value):
+    for part in _parts(value, set()):
         found.update(len(part).to_bytes(8, "little") + part)
     return found.hexdigest()[:16]
 
 
-def _parts(value: Any) -> Iterator[bytes]:
+def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
+    """`seen`: the functions on the way here, some of which may close over themselves or one another."""
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         array = np.ascontiguousarray(value)
-        yield repr((array.shape, array.dtype.str)).encode()
-        yield array.tobytes()
+        yield repr((array.shape, array.dtype.str)).encode() + array.tobytes()
     elif isinstance(value, functools.partial):
-        yield from _parts((value.func, value.args, value.keywords))
+        yield from _parts((value.func, value.args, value.keywords), seen)
     elif isinstance(value, types.FunctionType):
-        yield from _function(value)
+        yield from _function(value, seen)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from _parts(
-            (type(value).__qualname__, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
-        )
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        yield from _parts((type(value).__qualname__, fields), seen)
     elif isinstance(value, dict):
-        yield from _parts(tuple(value.items()))
+        yield from _parts(tuple(value.items()), seen)
+    elif isinstance(value, set | frozenset):  # in an order that no process changes
+        yield repr(sorted(map(repr, value))).encode()
     elif isinstance(value, tuple | list):
         yield f"{type(value).__name__} {len(value)}".encode()
         for each in value:
-            yield from _parts(each)
+            yield from _parts(each, seen)
     else:
         yield re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
 
 
-def _function(function: types.FunctionType) -> Iterator[bytes]:
+def _function(function: types.FunctionType, seen: set[int]) -> Iterator[bytes]:
     yield f"{function.__module__}.{function.__qualname__}".encode()
-    yield from _code(function.__code__)
-    yield from _parts((function.__defaults__, function.__kwdefaults__))
+    if id(function) in seen:
+        return
+    seen = seen | {id(function)}
+    yield from _code(function.__code__, seen)
+    yield from _parts((function.__defaults__, function.__kwdefaults__), seen)
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # an empty cell
-            if cell.cell_contents is not function:
-                yield from _parts(cell.cell_contents)
+            yield from _parts(cell.cell_contents, seen)
 
 
-def _code(code: types.CodeType) -> Iterator[bytes]:
+def _code(code: types.CodeType, seen: set[int]) -> Iterator[bytes]:
     yield code.co_code + repr(code.co_names).encode()
     for constant in code.co_consts:
-        yield from _code(constant) if isinstance(constant, types.CodeType) else (repr(constant).encode(),)
+        yield from _code(constant, seen) if isinstance(constant, types.CodeType) else _parts(constant, seen)

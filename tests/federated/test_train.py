@@ -320,3 +320,19 @@ def test_uploads_arrive_from_those_who_were_there(clients, sampler):
     found = run(clients, Mine(), sampler=sampler, rounds=5)
     np.testing.assert_array_equal(found.server[1], found.states)
     assert found.server[1].sum() == {None: 30, 4: 20}.get(sampler, found.server[1].sum())
+
+
+def recursive(depth):
+    def down(n):
+        return depth if n in {0, 1} else down(n - 1)
+
+    return down
+
+
+def test_settings_are_told_apart_by_what_their_functions_hold():
+    """Rates are held by closures of optax; a function may hold itself."""
+    print_of = federated._checkpoint.fingerprint
+    assert print_of(federated.sgd(0.01)) != print_of(federated.sgd(0.02))
+    assert print_of(recursive(1)) == print_of(recursive(1)) != print_of(recursive(2))
+    assert print_of(FedPer(head=lambda m: m.head)) != print_of(FedPer(head=lambda m: m.dense))
+    assert print_of({"a", "b", "c"}) == print_of({"c", "b", "a"})
