@@ -7,15 +7,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..alignment import (
+    Evidence,
     LowRankMatrices,
     Penalty,
     clair,
     elect,
+    evidence,
     fedavg,
     oracle_fedavg,
+    pool,
     refine,
 )
-from ..alignment._reach import pooled_verdict
+from ..alignment import Verdict as Pooled
 from ._copying_clients import Cell, Fleet
 from ._status_number import status_number
 
@@ -45,8 +48,8 @@ class Verdict(NamedTuple):
 
 def aggregate(
     cell: Cell, fleet: Fleet, frozen: Float[Array, "layers out in"]
-) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict], Float[Array, " clients"]]:
-    """Every method's matrices, the verdicts of CLAIR as published and as it tunes itself, and the latter's reaches.
+) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict], Pooled]:
+    """Every method's matrices, the verdicts of CLAIR as published and as it tunes itself, and `pool`'s.
 
     `frozen` are the backbone's matrices, which the adapters update. CLAIR runs in the default float of the process;
     the models are float32.
@@ -59,10 +62,10 @@ def aggregate(
         "oracle_fedavg": jax.vmap(lambda weights: oracle_fedavg(weights, benign))(wide),
     }
     methods["published"], published = as_published(wide, PUBLISHED[cell.regime])
-    updates, verdicts, reaches = by_factors(up, down, cell.scale)
+    updates, verdicts, pooled = by_factors(up, down, cell.scale)
     methods |= {name: frozen.astype(float)[:, None] + update for name, update in updates.items()}
     narrow = {name: matrices.astype(fleet.attention.dtype) for name, matrices in methods.items()}
-    return narrow, {"published": published, **verdicts}, reaches
+    return narrow, {"published": published, **verdicts}, pooled
 
 
 def as_published(
@@ -89,28 +92,25 @@ def as_published(
 
 def by_factors(
     up: Float[Array, "layers clients out rank"], down: Float[Array, "layers clients rank in"], scale: float
-) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict], Float[Array, " clients"]]:
+) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict], Pooled]:
     """Refined updates by `clair` on the adapters' factors, nothing given, for a shared row space and its dual.
 
     All adapters start from one A and B = 0, so their row spaces are near one another before any task is seen; what a
-    client has learned is in its columns, which the dual aligns. One verdict of `pooled_verdict` from the votes on the
-    row spaces; then each layer's row space, or column space, is refitted on the members.
+    client has learned is in its columns, which the dual aligns. The verdict is `pool`'s, by all layers together; then
+    each layer's row space, or column space, is refitted on the members.
     """
     sides = {"auto": "rows", "dual": "columns"}
 
-    def vote(factors: tuple[Array, Array]) -> tuple[Array, dict[str, tuple[Array, ...]]]:
+    def vote(factors: tuple[Array, Array]) -> tuple[Evidence, dict[str, tuple[Array, ...]]]:
         matrices = LowRankMatrices(*factors, scale)
         found = {name: elect(matrices, shared=side) for name, side in sides.items()}
-        rows = matrices.dense().reshape(matrices.shape[0], -1)
-        return jnp.linalg.norm(rows[:, None] - rows[None], axis=2), {
-            name: (each.off_subspace, each.members, each.rank, status_number(each.status))
-            for name, each in found.items()
+        return evidence(matrices), {
+            name: (each.members, each.rank, status_number(each.status)) for name, each in found.items()
         }
 
-    whole, found = jax.lax.map(vote, (up, down))
-    outside, layers, *_ = found["auto"]
-    undecided = ~layers.any(1, keepdims=True)
-    reaches, members = pooled_verdict(whole, outside, layers | undecided, jnp.ones_like(layers))
+    seen, found = jax.lax.map(vote, (up, down))
+    pooled = pool(seen)
+    members = pooled.members
 
     def layer(factors: tuple[Array, Array]) -> dict[str, Array]:
         refined = {}
@@ -120,5 +120,5 @@ def by_factors(
                 refined[title] = refine(matrices, members, shared=side, shrink=shrink).dense()
         return refined
 
-    verdicts = {name: Verdict(members, *each) for name, (_, *each) in found.items()}
-    return jax.lax.map(layer, (up, down)), verdicts, reaches
+    verdicts = {name: Verdict(members, *each) for name, each in found.items()}
+    return jax.lax.map(layer, (up, down)), verdicts, pooled

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._typing import Key
-from ..alignment._reach import FAR
+from ..alignment import VERDICTS as WORDS
 from ..models import CopyingTransformer
 from ..sweep import Estimate, Results
 from ._copying_aggregation import aggregate
@@ -54,9 +54,9 @@ def replicate(key: Key, cell: Cell, models: Mapping[Pretraining, CopyingTransfor
     tasks = draw_tasks(cell, task_key)
     fleet = train_fleet(cell, model, tasks, key=train_key)
     frozen = jnp.stack([layer.weight for layer in model.projections])
-    methods, verdicts, reaches = aggregate(cell, fleet, frozen)
+    methods, verdicts, pooled = aggregate(cell, fleet, frozen)
     accuracies = judge(model, fleet, jnp.stack(list(methods.values())), draw_tests(cell, tasks, key=test_key))
-    outputs = {**dict(zip(methods, accuracies, strict=True)), "reaches": reaches}
+    outputs = {**dict(zip(methods, accuracies, strict=True)), "kinds": pooled.kind, "relative": pooled.relative}
     for name, verdict in verdicts.items():
         outputs |= {
             f"{name}_members": verdict.members,
@@ -112,8 +112,14 @@ def span(row: Row[Cell], name: str) -> str | None:
 
 
 def extreme(row: Row[Cell], of: Callable[[np.ndarray], float], clients: slice) -> float | None:
-    reaches = row["reaches"][:, clients]
-    return float(of(reaches)) if reaches.size else None
+    relative = row["relative"][:, clients]
+    return float(of(relative)) if relative.size else None
+
+
+def named(row: Row[Cell], clients: slice) -> str | None:
+    """The verdicts on these clients, and how often each was given."""
+    given = np.bincount(row["kinds"][:, clients].ravel(), minlength=len(WORDS))
+    return ", ".join(f"{word} {number}" for word, number in zip(WORDS, given, strict=True) if number) or None
 
 
 WHERE = (Column("regime"), Column("contamination"))
@@ -135,9 +141,11 @@ VERDICTS = (
         Column("ranks", partial(span, name=name)),
     )
 )
-REACHES = (
-    Column("reach: honest, up to", lambda row: extreme(row, np.max, slice(row.cell.benign)), 2),
-    Column("contaminated, from", lambda row: extreme(row, np.min, slice(row.cell.benign, None)), 2),
+NAMED = (
+    Column("benign", lambda row: named(row, slice(row.cell.benign))),
+    Column("agreement, from", lambda row: extreme(row, np.min, slice(row.cell.benign)), 2),
+    Column("contaminated", lambda row: named(row, slice(row.cell.benign, None))),
+    Column("agreement, up to", lambda row: extreme(row, np.max, slice(row.cell.benign, None)), 2),
 )
 TABLES = (
     Tabulated[Cell](
@@ -161,12 +169,11 @@ TABLES = (
     ),
     Tabulated[Cell](
         "Who belongs: replicates in which all clients are judged right; layers of eight that alone are right",
-        (*WHERE, *VERDICTS, *REACHES),
+        (*WHERE, *VERDICTS, *NAMED),
         (
             "As published: a client belongs if its votes, averaged over the layers, are at least 1/2. clair and "
-            "its dual: one verdict. A client is out if most layers' votes on the row space say so, or if its "
-            "reach, its distance to the middle one of the others over all layers, whole and outside the row "
-            f"spaces, is over {FAR} times the middle client's; the extremes of it are over all replicates.",
+            "its dual: one verdict, of pool, by all layers together. Agreement is over the fleet's usual one, the least "
+            "and the most over all replicates.",
         ),
     ),
 )

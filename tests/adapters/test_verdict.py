@@ -100,10 +100,9 @@ def test_with_tasks_of_their_own_nobody_is_a_member_and_it_is_said_why(tmp_path)
 
 
 def test_modules_tell_what_they_hold_of_each_client(tmp_path):
-    first, last = list(MODULES)[0], list(MODULES)[-1]
-    folders = fleet(tmp_path, {}, 6) + [
-        write(tmp_path, 6, modules=[first, last], change=lambda up, down: (2 * up, down))
-    ]
+    first, _, last = MODULES
+    twice = write(tmp_path, 6, modules=[first, last], change=lambda up, down: (2 * up, down))
+    folders = [*fleet(tmp_path, {}, 6), twice]
     loaded = cj.adapters.load(folders)
     found = cj.adapters.refine(loaded)
     assert found.verdicts["client6"].modules == 2 and found.verdicts["client0"].modules == 3
