@@ -75,7 +75,7 @@ def evidence(weights: LowRankMatrices | tuple[Numbers, Numbers] | Shaped[Numbers
         own = own - (share[:, None, None] * own).sum(0)[None]
         own_grams = xp.matmul(own.swapaxes(1, 2), own)
         tables = (_inner(each.reshape(count, -1)) for each in (weights, grams, spaces, own_grams))
-        return _evidence(*tables, out)
+        return _evidence(out, *tables)
 
 
 def of_factors(up: Float[Numbers, "clients out rank"], down: Float[Numbers, "clients rank in"]) -> Evidence:
@@ -100,7 +100,7 @@ def of_factors(up: Float[Numbers, "clients out rank"], down: Float[Numbers, "cli
         own = _own_rows(left, unit[..., None] * right, _shares(_near(cosines), cosines.dtype), start)
         own = _inner(own.reshape(-1, own.shape[2]))
         tables = (weighed * across, weighed * weighed, along * along, own * own)
-        return _evidence(*(_by_pair(each, count) for each in tables), out)
+        return _evidence(out, *(_by_pair(each, count) for each in tables))
 
 
 def _by_pair(table: Either, count: int) -> Either:
@@ -138,7 +138,7 @@ def _orthonormal(factor: Float[Numbers, "clients rank side"]) -> tuple[Either, E
     return lengths, vectors * roots[:, None], back
 
 
-def _evidence(inner: Either, row_inner: Either, shared: Either, own_inner: Either, out: int) -> Evidence:
+def _evidence(out: int, inner: Either, row_inner: Either, shared: Either, own_inner: Either) -> Evidence:
     """From ⟨W_j, W_k⟩, ⟨W_jᵀW_j, W_kᵀW_k⟩, tr(P_j P_k), and the second of what is a client's own."""
     xp: Any = inner.__array_namespace__()
     squares = xp.diagonal(inner)

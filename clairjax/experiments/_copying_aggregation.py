@@ -110,7 +110,7 @@ def by_factors(
 
     seen, found = jax.lax.map(vote, (up, down))
     pooled = pool(seen)
-    members = pooled.members
+    members = jnp.asarray(pooled.members)
 
     def layer(factors: tuple[Array, Array]) -> dict[str, Array]:
         refined = {}

@@ -172,8 +172,8 @@ TABLES = (
         (*WHERE, *VERDICTS, *NAMED),
         (
             "As published: a client belongs if its votes, averaged over the layers, are at least 1/2. clair and "
-            "its dual: one verdict, of pool, by all layers together. Agreement is over the fleet's usual one, the least "
-            "and the most over all replicates.",
+            "its dual: one verdict, of pool, by all layers together. Agreement is over the fleet's usual one, the "
+            "least and the most over all replicates.",
         ),
     ),
 )
