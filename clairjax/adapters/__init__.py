@@ -3,10 +3,13 @@
 from ._adapters import Adapters as Adapters
 from ._adapters import load as load
 from ._choose import choose as choose
+from ._command import Command as Command
 from ._command import command as command
 from ._out import check_out as check_out
+from ._out import check_report as check_report
 from ._refine import Refinement as Refinement
 from ._refine import refine as refine
+from ._report import VERDICTS as VERDICTS
 from ._report import report as report
 from ._save import candidates as candidates
 from ._save import save as save

@@ -1,7 +1,7 @@
 """The adapters of many clients: loaded together, compared module by module."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +47,7 @@ class Adapters:
 def load(
     folders: Sequence[str | os.PathLike[str]] | Mapping[str, str | os.PathLike[str]],
     *,
+    exclude: Collection[str] = (),
     strict: bool = False,
     same_base: bool = False,
 ) -> Adapters:
@@ -60,6 +61,8 @@ def load(
 
     - `folders`, one a client. A client has the name that it is given, in a mapping of names to folders or as
       `NAME=FOLDER`, or else the shortest end of its path that no other has, joined by hyphens.
+      One folder without an adapter of its own stands for all adapters below it, but for those in other adapters.
+    - `exclude`: names of clients to leave out.
     - `strict`: refuse everything if anything is wrong with one client.
     - `same_base`: take the base models as the same, whatever they are called. Paths are in any case, unless `strict`,
       if their last parts are the same.
@@ -82,6 +85,9 @@ def load(
     _validate.flag(strict, "strict")
     _validate.flag(same_base, "same_base")
     named = named_folders(folders)
+    if unknown := [name for name in exclude if name not in named]:
+        raise _validate.fail("exclude", f"among the clients, {', '.join(named)}", repr(unknown[0]))
+    named = {name: folder for name, folder in named.items() if name not in exclude}
     if len(named) < LEAST:
         raise ValueError(
             f"folders must be from at least {LEAST} clients, for a majority to be defined, got {len(named)}."
@@ -101,6 +107,7 @@ def load(
     if not modules:
         why = "".join(f" Of client {name}, {how}." for name, how in renamed.items())
         raise ValueError(f"some module must be adapted by at least {LEAST} clients, got none.{why}")
+    notices += [f"client {name}: left out, as it was said" for name in exclude]
     notices += [f"client {name}: {how}; so it is not compared with them" for name, how in renamed.items()]
     notices += _notices(usable, modules, skipped)
     return Adapters(clients, modules, skipped, tuple(notices), renamed)

@@ -10,13 +10,13 @@ from .. import _validate
 
 CANDIDATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 Losses = Mapping[str, Mapping[float, float]]
-ERRORS = 2.0  # standard errors that a gain must have, to be taken for more than chance
+ERRORS = 2.5  # standard errors that a gain must have, to be taken for more than chance
 
 
 def choose(losses: Losses) -> float:
     """The t at which t · own + (1 − t) · shared serves the clients best, one for all of them.
 
-    It has the largest median, over clients, of what a client gains against its own adapter, t = 1. A gain within two
+    It has the largest median, over clients, of what a client gains against its own adapter, t = 1. A gain within 2.5
     standard errors of nothing counts as nothing, and t is 1. Up to half of the clients can say what they like
     without moving the median out of the others' range.
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from .. import _validate
+from ._config import CONFIG
 from ._folder import WEIGHTS, followed
 
 
@@ -21,7 +22,7 @@ def named_folders(folders: Sequence[Location] | Mapping[str, Location]) -> dict[
     """
     if isinstance(folders, str | os.PathLike):
         raise _validate.fail("folders", "a list of folders, one a client", repr(os.fspath(folders)))
-    given = [*folders.items()] if isinstance(folders, Mapping) else [_split(each) for each in folders]
+    given = [*folders.items()] if isinstance(folders, Mapping) else [_split(each) for each in _below(folders)]
     _check_different([folder for _, folder in given])
     names = [name for name, _ in given if name is not None]
     for place, name in enumerate(names):
@@ -32,6 +33,20 @@ def named_folders(folders: Sequence[Location] | Mapping[str, Location]) -> dict[
             raise _validate.fail("names of clients", "different, also where case does not count", f"{name!r} again")
     ends = iter(_ends([folder for name, folder in given if name is None], names))
     return {next(ends) if name is None else name: folder for name, folder in given}
+
+
+def _below(folders: Sequence[Location]) -> list[Location]:
+    """Of one folder that is no adapter all adapters below it, but for hidden ones and earlier results."""
+    if len(folders) != 1 or not isinstance(folders[0], str | os.PathLike) or not os.path.isdir(folders[0]):
+        return [*folders]
+    found: list[Location] = []
+    for place, inner, files in os.walk(folders[0]):
+        if CONFIG in files:
+            found.append(place)
+        if CONFIG in files or (REPORT in files and GLOBAL in inner):
+            inner.clear()
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+    return found if len(found) > 1 else [*folders]
 
 
 def check_name(name: str, what: str) -> None:

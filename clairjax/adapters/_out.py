@@ -7,7 +7,7 @@ from .. import _validate
 from ._adapters import Adapters
 from ._folder import followed
 from ._names import check_name
-from ._place import refusal
+from ._place import is_report, refusal
 
 
 LONGEST = 240  # bytes of a name, which a hidden folder's beside it adds to
@@ -39,6 +39,27 @@ def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> N
             raise _validate.fail("out", "apart from the clients' folders", out)
     if why := refusal(out, force):
         raise why
+
+
+def check_report(path: str | os.PathLike[str]) -> Path:
+    """Refuse a file that is no report of an earlier call, before the work: a dry run's report replaces nothing else.
+
+    **Returns:** the path.
+
+    **Raises:** `ValueError` for that, and for a file that cannot be made.
+
+    **Cost:** reads the file.
+
+    >>> import clairjax as cj
+    >>> cj.adapters.check_report("report.json").name
+    'report.json'
+    """
+    target = Path(path)
+    if os.path.lexists(target) and (target.is_symlink() or not is_report(target)):
+        raise _validate.fail("report", "a new file, or the report of an earlier call", path)
+    if not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
+        raise _validate.fail("report", "where a file can be made", path)
+    return target
 
 
 def _check_name(name: str, path: Path) -> None:

@@ -124,6 +124,13 @@ def _ours(out: Path) -> set[str] | None:
         return None
 
 
+def is_report(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8"))["format"] == FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def _leaves(out: Path) -> set[str]:
     """Files, links and empty folders, by their paths from `out`."""
     entries = [Path(folder) / name for folder, folders, files in os.walk(out) for name in (*folders, *files)]

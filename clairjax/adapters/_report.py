@@ -1,7 +1,8 @@
 """The content of `report.json`."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ._client import CARD
@@ -16,6 +17,10 @@ from ._sharing import Sharing
 from ._verdict import RULE
 
 
+VERDICTS = (
+    *("member", "rescaled", "sign-flipped", "unrelated", "other rows", "undecided"),  # of what was compared
+    *("idle", "unusable"),
+)
 Facts = dict[str, dict[str, float]]
 
 
@@ -63,20 +68,14 @@ def _found(refinement: Refinement) -> dict[str, Any]:
             "shape": list(each.shape),
             "shared_rank": None,
             "refined_rank": None,
-            "clients": {
-                name: {
-                    "member": name in refinement.members,
-                    "agreement": each.agreement[name],
-                    "size": each.size[name],
-                }
-                for name in each.clients
-            },
+            "clients": {name: {"agreement": each.agreement[name], "size": each.size[name]} for name in each.clients},
         }
         for module, each in refinement.findings.items()
     }
-    verdicts = {
-        name: asdict(each)
-        | {"member": name in refinement.members, "folder": str(refinement.adapters.clients[name].path)}
+    members = refinement.members
+    clients = {
+        name: {field: value for field, value in vars(each).items() if field != "client"}
+        | {"member": name in members, "folder": str(refinement.adapters.clients[name].path)}
         for name, each in refinement.verdicts.items()
     }
     return {
@@ -86,7 +85,7 @@ def _found(refinement: Refinement) -> dict[str, Any]:
         "rank": refinement.rank,
         "shrink": refinement.shrink,
         "shared": refinement.shared,
-        "clients": verdicts,
+        "clients": json.loads(json.dumps(clients)),  # lists for tuples
         "modules": modules,
         "notices": list(refinement.notices),
     }

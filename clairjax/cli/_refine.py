@@ -1,20 +1,25 @@
 """The command `refine`: parses, calls, prints."""
 
 import enum
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import jax
 import typer
 
 from .. import adapters
 from .._progress import Progress
 from ._common import REFUSED, console, fail, folder
-from ._ending import in_order
+from ._ending import in_order, say
+from ._samples import read_samples, words
 from ._tables import advice, refine_tables
 
 
+FOUND = 3  # the exit status where a client has a verdict of --fail-on
 Shared = enum.StrEnum("Shared", ["auto", "rows", "columns"])
 
 
@@ -23,60 +28,119 @@ def refine(
     clients: Annotated[
         list[str],
         typer.Argument(
-            metavar="CLIENT_DIR…", help="A folder with a PEFT LoRA adapter each, or NAME=FOLDER for its client's name."
+            metavar="CLIENT_DIR…",
+            help="A folder with a PEFT LoRA adapter each, or NAME=FOLDER for its name; or one folder with all below.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(parser=folder, metavar="DIRECTORY", help="Folder for the refined adapters and the report."),
+        typer.Option(parser=folder, metavar="DIRECTORY", help="Folder for what is made, and the report."),
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of the refined factors; the smallest within --tolerance if left out.")
+        int | None, typer.Option(help="Rank of what is written; the smallest within --tolerance if left out.")
     ] = None,
     tolerance: Annotated[float, typer.Option(help="Relative error allowed by truncation.")] = 0.05,
+    samples: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|N,…", help="How many samples each client has: JSON, or lines NAME,N, or in order."),
+    ] = None,
+    evaluate: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Prints a client's validation loss last: 'score {client} {adapter}'."),
+    ] = None,
+    blend: Annotated[
+        float | None, typer.Option(metavar="T", help="Write T · own + (1 − T) · shared for each, unproved as it is.")
+    ] = None,
+    shared: Annotated[Shared, typer.Option(help="What is shared: CLAIR's rows or columns; auto looks.")] = Shared.auto,
+    shared_rank: Annotated[int | None, typer.Option(help="Rank of shared rows or columns; found if left out.")] = None,
     shrink: Annotated[bool, typer.Option("--shrink", help="Pool by as much as the data support.")] = False,
-    shared: Annotated[Shared, typer.Option(help="Space in common; auto looks for it.")] = Shared.auto,
+    include: Annotated[str, typer.Option(metavar="NAME,…", help="Members, whatever the verdict.")] = "",
+    exclude: Annotated[str, typer.Option(metavar="NAME,…", help="Clients to leave out.")] = "",
+    fail_on: Annotated[
+        str, typer.Option(metavar="VERDICT,…", help="Exit with status 3 if a client has one of these verdicts.")
+    ] = "",
+    for_serving: Annotated[
+        bool, typer.Option("--for-serving", help="One rank everywhere, scale 1: as inference servers need.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse all if one client's folder is at fault.")] = False,
     same_base: Annotated[
         bool, typer.Option("--same-base", help="The base models are the same, whatever they are called.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of a dry run; report.json if left out.", dir_okay=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the report alone.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier refine wrote to --out.")] = False,
 ) -> None:
-    """Find who does not belong among many parties' LoRA adapters, and refine the others' with each other's help.
+    """Find who does not belong among many parties' LoRA adapters, and write what the others have in common.
 
-    The folder receives CLIENT/adapter_config.json and adapter_model.safetensors for every member, report.json and
-    report.png. Nothing is written unless everything could be.
+    The folder receives global/, an adapter that PEFT loads; CLIENT/ for every member, where validation, halves or
+    the adapters show that it helps, or where it was asked for; report.json and report.png. Nothing is written unless
+    everything could be.
     """
     if out is None and not dry_run:
         fail(ValueError("--out must be a folder, unless --dry-run is given."), REFUSED)
+    if report is not None and not dry_run:
+        fail(ValueError("--report must be left out, unless --dry-run is given: --out has it."), REFUSED)
+    _keep_programs()
     try:
-        loaded = adapters.load(clients, strict=strict, same_base=same_base)
+        wanted = words(fail_on, "--fail-on", adapters.VERDICTS)
+        measure = None if evaluate is None else adapters.command(evaluate)
+        place = adapters.check_report(Path("report.json") if report is None else report) if dry_run else None
+        left_out = words(exclude, "--exclude")
+        loaded = adapters.load(clients, exclude=left_out, strict=strict, same_base=same_base)
+        counts = None if samples is None else read_samples(samples, list(loaded.clients), left_out)
         if out is not None and not dry_run:
             adapters.check_out(loaded, out, force)
-        with _bar(len(loaded.modules) * (1 if dry_run else 2)) as step:
+        with _bar(len(loaded.modules) * (1 if dry_run else 3)) as step:
             found = adapters.refine(
                 loaded,
                 rank=rank,
                 tolerance=tolerance,
                 shrink=shrink,
                 shared=shared.value,
+                shared_rank=shared_rank,
+                include=words(include, "--include"),
                 progress=step,
             )
-            if out is None or dry_run:
+            if out is None or place is not None:
                 content = adapters.report(found)
             else:
-                content = adapters.save(found, out, force=force, progress=step)
+                how: dict[str, Any] = {"samples": counts, "evaluate": measure, "blend": blend, "serving": for_serving}
+                content = adapters.save(found, out, **how, force=force, progress=step)
     except ValueError as error:
         fail(error, REFUSED)
     except ImportError as error:
         fail(error)
+    if place is not None:
+        place.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console().print(*refine_tables(content))
     for notice in [*advice(content), *content["notices"]]:
         print(f"Note: {notice}")
     print(f"Rule: {content['rule']}.")
-    if not dry_run:
-        print(f"In {out}: {', '.join(found.members) or 'no client'}, report.json, report.png")
+    if content["sharing"] is not None:
+        print(f"Shared: {content['sharing']['why']}.")
+    _told(content, out, place)
+    if named := [name for name, client in content["clients"].items() if client["verdict"] in wanted]:
+        say(f"--fail-on: {', '.join(named)}.")
+        raise typer.Exit(FOUND)
+
+
+def _told(content: dict[str, Any], out: Path | None, place: Path | None) -> None:
+    if place is not None:
+        print(f"Report: {place}")
+        return
+    folders = dict.fromkeys(file.split("/")[0] for file in content["files"] if "/" in file)
+    print(f"In {out}: {', '.join(folders) or 'no adapter'}, report.json, report.png")
+
+
+def _keep_programs() -> None:
+    """A second run compiles nothing, unless JAX was told where to keep programs."""
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "clairjax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @contextmanager
