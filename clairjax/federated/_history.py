@@ -83,15 +83,15 @@ def evaluate(run: History, strategy: Strategy | None = None) -> Float[np.ndarray
 
     **Cost:** one pass over all test samples, and the tuning.
 
-    >>> import equinox as eqx, jax, numpy as np
+    >>> import jax, numpy as np
     >>> import clairjax as cj
-    >>> from clairjax.federated import FedPer, evaluate, train
-    >>> images, labels = np.zeros((40, 4, 4), np.float32), np.arange(40) % 2
-    >>> clients = cj.data.partition(images, labels, scheme=cj.data.Shards(2), clients=2, key=jax.random.key(0))
-    >>> model = cj.models.Network.create((4, 4, 1), 2, dense=(3,), key=jax.random.key(1))
-    >>> run = train(model, FedPer(), clients, rounds=1, key=jax.random.key(2))
-    >>> evaluate(run, FedPer(tune=10)).shape
-    (2,)
+    >>> from clairjax.federated import FedAvg, FedAvgFT, evaluate, train
+    >>> images, labels = np.zeros((80, 4, 4), np.float32), np.arange(80) % 2
+    >>> clients = cj.data.partition(images, labels, scheme=cj.data.Shards(2), clients=4, key=jax.random.key(0))
+    >>> model = cj.models.Network.create((4, 4, 1), 2, dense=(4,), key=jax.random.key(1))
+    >>> run = train(model, FedAvg(), clients, rounds=4, key=jax.random.key(2))
+    >>> evaluate(run, FedAvgFT(tune=10)).shape
+    (4,)
     """
     place = Place(run.server, run.states)
     devices = tuple(jax.local_devices()[:1])

@@ -108,12 +108,13 @@ class Network(Classifier):
             raise _validate.fail("dropout", "at least 0 and below 1", dropout)
         keys = iter(jax.random.split(key, len(channels) + len(dense) + 1))
         height, width, depth = shape
-        blocks = []
-        for channel in channels:
-            blocks.append(ConvPool.create(depth, channel, size, key=next(keys)))
-            height, width, depth = pooled(height, size), pooled(width, size), channel
+        for _ in channels:
+            height, width = pooled(height, size), pooled(width, size)
         if min(height, width, depth) < 1:
             raise _validate.fail("shape", f"of images large enough for {len(channels)} convolutions of {size}", shape)
+        depths = [depth, *channels]
+        blocks = [ConvPool.create(*pair, size, key=next(keys)) for pair in itertools.pairwise(depths)]
+        depth = depths[-1]
         widths = [height * width * depth, *dense, classes]
         layers = [
             eqx.nn.Linear(in_, out, dtype=jnp.float32, key=next(keys)) for in_, out in itertools.pairwise(widths)
@@ -138,9 +139,10 @@ def flute_cnn(classes: int = 10, *, shape: tuple[int, int, int] = (32, 32, 3), k
 
     **Source:** FLUTE, C.2. **Cost:** 13 million multiplications an image of CIFAR-10 in the forward pass.
 
-    >>> import jax
+    >>> import equinox as eqx, jax
     >>> from clairjax.models import flute_cnn
-    >>> [layer.weight.shape for layer in flute_cnn(100, key=jax.random.key(0)).dense]
+    >>> shapes = eqx.filter_eval_shape(lambda: flute_cnn(100, key=jax.random.key(0)))  # without drawing it
+    >>> [layer.weight.shape for layer in shapes.dense]
     [(256, 3200), (128, 256)]
     """
     if classes == 100:
@@ -153,9 +155,10 @@ def lenet(classes: int = 10, *, shape: tuple[int, int, int] = (32, 32, 3), key: 
 
     **Source:** CENTAUR, B. **Cost:** 13 million multiplications an image of CIFAR-10 in the forward pass.
 
-    >>> import jax
+    >>> import equinox as eqx, jax
     >>> from clairjax.models import lenet
-    >>> [layer.weight.shape for layer in lenet(key=jax.random.key(0)).dense]
+    >>> shapes = eqx.filter_eval_shape(lambda: lenet(key=jax.random.key(0)))  # without drawing it
+    >>> [layer.weight.shape for layer in shapes.dense]
     [(384, 1600), (32, 384)]
     """
     return Network.create(shape, classes, channels=(64, 64), dense=(128 if classes == 100 else 384, 32), key=key)
