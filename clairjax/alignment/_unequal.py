@@ -6,10 +6,11 @@ from jaxtyping import Array, Bool, Float, Int
 from ._reports import total
 
 
-# A member declines if its noise is below this many times the mean's, by so many standard deviations of its estimate,
-# which is poor for who has much of the weight. And if it is below the members' by this many: with few members, chance
-# makes one look quiet.
-BELOW_MEAN, SURE, QUIET = 1.5, 2, 3
+# A member declines if its noise is below this many times the mean's, and below the members' by this many standard
+# deviations: with few members, chance makes one look quiet. Who has more of the weight than that is not judged: what
+# the mean does to it hardly shows.
+BELOW_MEAN, DEVIATIONS = 1.5, 3
+MOST_WEIGHT = 0.35
 
 
 def member_weights(
@@ -35,13 +36,13 @@ def declining(
     """Members whose own noise outside the row space is not above that of the mean.
 
     Let e_k be the squared noise of member k, π_k its share of the mean and H = Σ π_j² e_j the mean's. Then
-    E‖(W_k − W̄)P⊥‖² = (1 − 2π_k) e_k + H, which gives all of them. Nobody with half of the weight is judged.
+    E‖(W_k − W̄)P⊥‖² = (1 − 2π_k) e_k + H, which gives all of them.
 
     **Args:** `squares`, ‖D_jk P⊥‖² of pairs; `weights`, 0 of who is no member; `freedom`, q(p − r).
     """
     members, dtype = weights > 0, squares.dtype
     to_mean, share = squares_to_mean(squares, weights)
-    judged = members & (share < 0.5)
+    judged = members & (share < MOST_WEIGHT)
     slope = jnp.where(judged, 1 - 2 * share, 1)
     counted = jnp.where(judged, share**2 / slope, 0)
     of_mean = jnp.sum(counted * to_mean) / (1 + counted.sum())
@@ -49,6 +50,6 @@ def declining(
     number = jnp.maximum(members.sum(), 3).astype(dtype)
     usual = jnp.where(members, own, 0).sum() / number
     deviation = jnp.sqrt(2 / jnp.maximum(freedom.astype(dtype), 1))  # of a square, relative
-    below_mean = own + SURE * deviation * to_mean / slope < BELOW_MEAN * of_mean
-    quiet = usual - own > QUIET * deviation * usual * (number - 1) / (number - 2)
+    below_mean = own < BELOW_MEAN * of_mean
+    quiet = usual - own > DEVIATIONS * deviation * usual * (number - 1) / (number - 2)
     return judged & below_mean & quiet & (members.sum() > 2)
