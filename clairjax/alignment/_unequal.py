@@ -10,7 +10,7 @@ from ._reports import total
 # deviations: with few members, chance makes one look quiet. Who has more of the weight than that is not judged: what
 # the mean does to it hardly shows.
 BELOW_MEAN, DEVIATIONS = 1.5, 3
-MOST_WEIGHT = 0.35
+MOST_WEIGHT = 0.45
 
 
 def member_weights(
