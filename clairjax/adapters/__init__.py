@@ -13,5 +13,5 @@ from ._report import VERDICTS as VERDICTS
 from ._report import report as report
 from ._save import candidates as candidates
 from ._save import save as save
+from ._verdict import ClientVerdict as ClientVerdict
 from ._verdict import Finding as Finding
-from ._verdict import Verdict as Verdict

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ._refine import Refinement
-from ._verdict import FLIPPED, MEMBER, OTHER_ROWS, RESCALED, UNDECIDED, UNRELATED, Verdict
+from ._verdict import FLIPPED, MEMBER, OTHER_ROWS, RESCALED, UNDECIDED, UNRELATED, ClientVerdict
 
 
 STYLES = {  # colour and marker; colours that the colour-blind tell apart
@@ -58,11 +58,11 @@ def heat_map(refinement: Refinement, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _usual(any_one: Verdict) -> tuple[float, float]:
+def _usual(any_one: ClientVerdict) -> tuple[float, float]:
     return any_one.usual or 0.0, any_one.spread or 0.0
 
 
-def _point(axis, row: int, each: Verdict, usual: float, value: float | None) -> None:  # type: ignore[no-untyped-def]
+def _point(axis, row: int, each: ClientVerdict, usual: float, value: float | None) -> None:  # type: ignore[no-untyped-def]
     """With a line to what is usual: who is far has a long one."""
     colour, marker = STYLES[each.verdict]
     axis.plot([usual, value], [row, row], color=colour, linewidth=1.2, alpha=0.6)

@@ -13,7 +13,7 @@ from .. import _validate, alignment
 from ..alignment import LowRankMatrices, RefinedFactors
 from ._adapters import LEAST, Adapters, too_few
 from ._numbers import Numbers, examine
-from ._verdict import IDLE, UNUSABLE, Finding, Verdict, judge
+from ._verdict import IDLE, UNUSABLE, ClientVerdict, Finding, judge
 
 
 TOLERANCE = 0.05
@@ -29,7 +29,7 @@ class Refinement:
 
     adapters: Adapters
     findings: dict[str, Finding]
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, ClientVerdict]
     rank: int | None
     tolerance: float
     shrink: bool

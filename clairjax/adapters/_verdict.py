@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClientVerdict:
     """One client: `member`, `rescaled`, `sign-flipped`, `unrelated`, `other rows` or `undecided`, by all its modules
     together; or `idle` or `unusable`. `reason` says why, in a sentence.
 
@@ -67,7 +67,7 @@ def judge(
     voters: Mapping[str, tuple[str, ...]],
     apart: Mapping[str, tuple[str, str]],
     progress: Callable[[str], Any] | None = None,
-) -> tuple[dict[str, Finding], dict[str, Verdict], float]:
+) -> tuple[dict[str, Finding], dict[str, ClientVerdict], float]:
     """`clairjax.alignment.pool` of all modules: findings, verdicts, and the usual overlap of two clients' row spaces.
 
     `voters`: of each module its clients, three or more; `apart`: verdict and reason of clients that take no part.
@@ -87,7 +87,7 @@ def judge(
             verdicts[name] = _verdict(names, names.index(name), number, found)
         else:
             word, why = apart.get(name, (UNDECIDED, adapters.renamed.get(name, "too few others have its modules")))
-            verdicts[name] = Verdict(name, word, why)
+            verdicts[name] = ClientVerdict(name, word, why)
     return findings, verdicts, 0.0 if found is None else float(found.overlap)
 
 
@@ -115,12 +115,12 @@ def _by_layer(found: Pooled) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(found.layer_agreement), np.asarray(found.layer_size)
 
 
-def _verdict(names: list[str], k: int, modules: int, found: Pooled) -> Verdict:
+def _verdict(names: list[str], k: int, modules: int, found: Pooled) -> ClientVerdict:
     others = {
         name: tuple(names[j] for j in np.flatnonzero(table[k]))
         for name, table in (("agrees_with", found.together), ("copies", found.copies))
     }
-    mine = Verdict(
+    mine = ClientVerdict(
         client=names[k],
         verdict=found.words[k],
         reason="",
@@ -137,7 +137,7 @@ def _verdict(names: list[str], k: int, modules: int, found: Pooled) -> Verdict:
     return _said(mine, bool(found.decided))
 
 
-def _said(mine: Verdict, decided: bool) -> Verdict:
+def _said(mine: ClientVerdict, decided: bool) -> ClientVerdict:
     agrees = (
         f"its agreement with the others is {mine.agreement:.2f}, and {mine.usual:.2f} ± {mine.spread:.2f} is usual"
     )
@@ -156,4 +156,4 @@ def _said(mine: Verdict, decided: bool) -> Verdict:
     same = (
         f"; it sent what {', '.join(mine.copies)} sent, up to scale, so that they have one vote" if mine.copies else ""
     )
-    return Verdict(**{**vars(mine), "reason": said[mine.verdict] + same})
+    return ClientVerdict(**{**vars(mine), "reason": said[mine.verdict] + same})

@@ -2,13 +2,11 @@
 
 import enum
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 
 from .. import adapters
@@ -72,7 +70,7 @@ def refine(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the report alone.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier refine wrote to --out.")] = False,
 ) -> None:
-    """Find who does not belong among many parties' LoRA adapters, and write what the others have in common.
+    """Find who does not belong among many clients' LoRA adapters, and write what the others have in common.
 
     The folder receives global/, an adapter that PEFT loads; CLIENT/ for every member, where validation, halves or
     the adapters show that it helps, or where it was asked for; report.json and report.png. Nothing is written unless
@@ -82,7 +80,6 @@ def refine(
         fail(ValueError("--out must be a folder, unless --dry-run is given."), REFUSED)
     if report is not None and not dry_run:
         fail(ValueError("--report must be left out, unless --dry-run is given: --out has it."), REFUSED)
-    _keep_programs()
     try:
         wanted = words(fail_on, "--fail-on", adapters.VERDICTS)
         measure = None if evaluate is None else adapters.command(evaluate)
@@ -132,15 +129,6 @@ def _told(content: dict[str, Any], out: Path | None, place: Path | None) -> None
         return
     folders = dict.fromkeys(file.split("/")[0] for file in content["files"] if "/" in file)
     print(f"In {out}: {', '.join(folders) or 'no adapter'}, report.json, report.png")
-
-
-def _keep_programs() -> None:
-    """A second run compiles nothing, unless JAX was told where to keep programs."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "clairjax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What members get back: the median of all, and their own part of it where something shows that it helps."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -259,3 +260,22 @@ def test_what_is_wrong_is_named_and_nothing_is_written(how, message, together, t
     with pytest.raises(ValueError) as caught:
         cj.adapters.save(refined(together), tmp_path / "out", **how)
     assert str(caught.value).startswith(message) and not list(tmp_path.iterdir())
+
+
+def test_reports_are_what_the_schema_says(together, tmp_path):
+    """`docs/report.schema.json`, of a dry run, of the median alone, of own parts, and of a client who is unusable."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    found = refined(together)
+    losses = lambda client, adapter: float(np.sum([np.abs(value).sum() for value in adapter.values()]))
+    reports = [cj.adapters.report(found), cj.adapters.save(found, tmp_path / "a")]
+    reports += [
+        cj.adapters.save(found, tmp_path / "b", blend=0.5),
+        cj.adapters.save(refined(together, shared="rows"), tmp_path / "c"),
+    ]
+    reports.append(cj.adapters.save(found, tmp_path / "d", evaluate=losses))
+    for report in reports:
+        jsonschema.validate(json.loads(json.dumps(report)), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(reports[0] | {"format": "another"}, schema)
