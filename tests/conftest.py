@@ -103,3 +103,16 @@ def check_derivative(rng):
         np.testing.assert_allclose(reverse_sum, forward_sum, rtol=1e-9, atol=1e-9 * scale)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """Eight clients' adapters, the fourth in other rows, refined and saved once."""
+    pytest.importorskip("safetensors")
+    from folders import write_all
+
+    import clairjax as cj
+
+    root = tmp_path_factory.mktemp("adapters")
+    found = cj.adapters.refine(cj.adapters.load(write_all(root / "in")))
+    return root, found, cj.adapters.save(found, root / "out")

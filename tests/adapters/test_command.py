@@ -18,8 +18,7 @@ from clairjax.cli._tables import refine_tables
 
 
 @pytest.fixture
-def invoke(monkeypatch):
-    monkeypatch.setattr("clairjax.cli._refine._keep_programs", lambda: None)
+def invoke():
     wide = jax.config.jax_enable_x64
     yield lambda *arguments: CliRunner().invoke(cli.app, ["refine", *map(str, arguments)])
     jax.config.update("jax_enable_x64", wide)
