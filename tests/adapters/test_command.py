@@ -1,6 +1,7 @@
 """`clairjax refine`: what it prints, writes and refuses."""
 
 import json
+from pathlib import Path
 
 import jax
 import pytest
@@ -18,7 +19,9 @@ from clairjax.cli._tables import refine_tables
 
 
 @pytest.fixture
-def invoke():
+def invoke(tmp_path_factory, monkeypatch):
+    """In a folder of its own, since a dry run writes `report.json` where it is."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     wide = jax.config.jax_enable_x64
     yield lambda *arguments: CliRunner().invoke(cli.app, ["refine", *map(str, arguments)])
     jax.config.update("jax_enable_x64", wide)
@@ -48,6 +51,49 @@ def test_it_reports_and_writes(invoke, tmp_path):
     assert again.exit_code == 2 and "pass force, --force, to replace an earlier result" in again.stderr
     assert (tmp_path / "out" / "last" / "adapter_config.json").is_file()
     assert invoke(*clients, "--out", tmp_path / "out", "--force", "--rank", 6).exit_code == 0
+
+
+def test_a_fleet_below_one_folder_is_watched_every_night(invoke, tmp_path):
+    """Every run leaves a report; a verdict that was asked about is status 3; who is left out is not compared."""
+    write_all(tmp_path / "fleet")
+    dry = invoke(tmp_path / "fleet", "--dry-run", "--fail-on", "unrelated,other rows")
+    assert dry.exit_code == 3 and "--fail-on: client3." in dry.stderr, dry.output
+    assert "Report: report.json" in dry.stdout
+    assert json.loads(Path("report.json").read_text())["clients"]["client3"]["verdict"] == "other rows"
+    calm = invoke(tmp_path / "fleet", "--dry-run", "--fail-on", "sign-flipped", "--report", tmp_path / "named.json")
+    assert calm.exit_code == 0 and json.loads((tmp_path / "named.json").read_text())["files"] == []
+    without = invoke(tmp_path / "fleet", "--dry-run", "--exclude", "client3", "--fail-on", "unrelated,other rows")
+    assert without.exit_code == 0 and "client3" not in json.loads(Path("report.json").read_text())["clients"]
+
+
+def test_samples_weigh_and_are_read_in_three_forms(invoke, tmp_path):
+    folders = write_all(tmp_path / "in", bad=())
+    counts = {folder.name: 100.0 * (1 + k) for k, folder in enumerate(folders)}
+    (tmp_path / "n.json").write_text(json.dumps(counts))
+    (tmp_path / "n.csv").write_text("".join(f"{name},{count:g}\n" for name, count in counts.items()))
+    forms = [tmp_path / "n.json", tmp_path / "n.csv", ",".join(f"{count:g}" for count in counts.values())]
+    weights = []
+    for number, form in enumerate(forms):
+        done = invoke(*folders, "--out", tmp_path / f"out{number}", "--samples", form)
+        assert done.exit_code == 0, done.output
+        report = json.loads((tmp_path / f"out{number}" / "report.json").read_text())
+        weights.append({name: client["weight"] for name, client in report["global"]["clients"].items()})
+        assert {name: client["samples"] for name, client in report["global"]["clients"].items()} == counts
+    assert weights[0] == weights[1] == weights[2] and weights[0]["client7"] > 2 * weights[0]["client0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fail-on", "contaminated"], "--fail-on must be among member, rescaled,"),
+        (["--samples", "1,2"], "--samples must be a file, or a number for each of 3 clients in their order,"),
+        (["--samples", "1,2,many"], "--samples of client client2 must be a number, got 'many'."),
+        (["--exclude", "nobody"], "nobody"),
+    ],
+)
+def test_bad_lists_are_refused_with_a_reason(invoke, arguments, message, tmp_path):
+    done = invoke(*(write(tmp_path, k) for k in range(3)), "--dry-run", *arguments)
+    assert done.exit_code == 2 and message in done.stderr, done.output
 
 
 def test_brackets_in_names_are_printed(capsys):
