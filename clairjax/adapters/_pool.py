@@ -52,7 +52,7 @@ def scaled(refinement: Refinement, name: str, module: str) -> Pair:
 
 
 def pool(refinement: Refinement, samples: Samples | None = None, progress: Callable[[str], Any] | None = None) -> Pool:
-    """Read every module of the members once."""
+    """Read every module of the members once. Nothing is in common where no module has two of them."""
     members = refinement.members
     counts = checked_samples(samples, refinement)
     tables, clips, lengths = {}, {}, {}
@@ -68,6 +68,8 @@ def pool(refinement: Refinement, samples: Samples | None = None, progress: Calla
         clip = np.minimum(1, CLIP * lengths[module] / np.where(norms > 0, norms, 1))
         clips[module] = dict(zip(names, clip.tolist(), strict=True))
         tables[module] = table * np.outer(clip, clip)
+    if not clips:
+        return Pool({name: counts[name] for name in members}, {}, {}, {}, {}, {})
     groups = _groups(members, clips, tables)
     votes = _votes(np.array([counts[name] for name in members]), groups)
     weights = _weiszfeld(votes, groups)

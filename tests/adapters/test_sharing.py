@@ -279,3 +279,15 @@ def test_reports_are_what_the_schema_says(together, tmp_path):
         jsonschema.validate(json.loads(json.dumps(report)), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(reports[0] | {"format": "another"}, schema)
+
+
+@pytest.mark.parametrize("include", [(), ("client1",)], ids=["no member", "one member"])
+def test_where_nobody_has_company_everybody_keeps_what_it_has(tmp_path, include):
+    """Three tasks: the report says so, and no adapter is written, however it was asked for."""
+    loaded = cj.adapters.load(fleet(tmp_path / "in", lambda k: k, count=3))
+    found = cj.adapters.refine(loaded, include=list(include))
+    assert found.members == list(include)
+    for number, how in enumerate(({}, {"blend": 0.5}, {"evaluate": lambda client, adapter: 1.0})):
+        report = cj.adapters.save(found, tmp_path / f"out{number}", **how)
+        assert report["sharing"]["by"] == "undecided" and report["global"] is None
+        assert {path.name for path in (tmp_path / f"out{number}").iterdir()} == {"report.json", "report.png"}
