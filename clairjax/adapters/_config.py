@@ -213,7 +213,9 @@ def _pattern(values: dict[str, Any]) -> dict[str, Any]:
 
 def global_fields(settings: Settings, ranks: dict[str, int], adapted: Iterable[str]) -> dict[str, Any]:
     """Of an adapter at scale 1 that is nobody's own: of these modules, of which the client has `adapted`."""
-    fields = refined_fields(settings, ranks, dict.fromkeys(ranks, 1.0)) | {"modules_to_save": None}
+    fields = refined_fields(settings, ranks, dict.fromkeys(ranks, 1.0))
+    if settings.modules_to_save:  # nobody's own head is in it, and for a task with a head PEFT would look for one
+        fields |= {"modules_to_save": None, "task_type": None}
     if set(adapted) != set(ranks):
         fields |= dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern"))
         fields["target_modules"] = sorted(ranks)
