@@ -16,7 +16,7 @@ def other_bases(clients: list[Folder], *, same: bool, strict: bool) -> tuple[dic
     """Who adapts another base model than most, and which; and notices of what was taken as the same.
 
     A slash at the end and the revision's default change nothing. Paths that end alike are taken as the same, since
-    parties keep their copies where they like; not if `strict`. `same` takes all as the same.
+    clients keep their copies where they like; not if `strict`. `same` takes all as the same.
 
     **Raises:** `ValueError` where two are the most common; if `strict`, where two differ.
     """

@@ -8,11 +8,10 @@ import numpy as np
 
 from .. import _validate
 from ._products import Pair, inner_products, summed
-from ._refine import Refinement
+from ._refine import CLIP, Refinement
 
 
 NEAR = 0.1  # of the usual distance, within which an adapter is a copy
-CLIP = 1.5  # times the usual norm of a module
 STEPS, STILL = 1000, 1e-9  # Weiszfeld's, and the change of a weight at which he stops
 CLOSEST = 1e-6  # of the usual distance: a matrix that is the median itself has a finite weight
 Samples = Mapping[str, float]

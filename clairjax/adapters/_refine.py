@@ -18,9 +18,8 @@ from ._verdict import IDLE, UNUSABLE, ClientVerdict, Finding, judge
 
 TOLERANCE = 0.05
 AUTO, ROWS, COLUMNS = "auto", "rows", "columns"
-NEAR = 0.1  # of the usual distance: honest clients, who trained on data of their own, are not that close
 ONE_START = 0.5  # overlap of row spaces, of adapters that started from one A
-CLIP = 1.5  # times the usual size of a module, the most of a client that enters CLAIR's refinement
+CLIP = 1.5  # times the usual size of a module, the most of a client that enters what is shared
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def refine(
     - `rank`: of the factors that `save` writes; None is the smallest whose relative Frobenius error is at most
       `tolerance`, between 0 and 1, for all members of a module.
     - `shrink`: as in `clairjax.clair`.
-    - `shared`: what members share, of rank `shared_rank` or as found: "rows", or "columns" for CLAIR's dual; or
+    - `shared`: what members share, "rows" or "columns", of rank `shared_rank` or as found; or
       "auto", as `save` sees. Of adapters that started from one A the row space is that of the start, whatever was
       learned, and they keep nearly all of it; what they have in common is in B, and of that the columns tell.
     - `include`: names of clients that are members whatever the verdict, as long as their numbers can be used.

@@ -120,11 +120,13 @@ def clair(
     - What a client does inside the row space is never held against it. So strangers that share a row space of their
       own may be members, the rank found being that of the sum. Of 10 clients, strangers of rank 2 were: never two, in
       30 % of draws three, always four; of rank 1 in 30 % two, nearly always three. The others' error grew from 0.21
-      to at most 0.30 of their own. With the true `rank` given, at most 3 % were members.
+      to at most 0.30 of their own. With the true `rank` given, at most 3 % were members; beside four strangers the
+      others' error then was 0.43 of their own.
     - `samples` are claims. Two of 10 who claim 100 times theirs leave the others up to 0.6 of their own error, three
       up to 0.9.
     - Without `samples`, quiet clients among noisy ones are left alone, not helped; a noisy minority may be voted out;
-      of half and half nobody is a member.
+      of half and half nobody is a member. With sizes from 30 to 3000 and four strangers of 10, the rank was wrong in
+      a few draws of 40, and quiet clients then lost.
     - Noise without a variance hides the rank.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
