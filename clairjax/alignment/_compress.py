@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .. import _validate
 from .._compile import compiled
@@ -97,39 +97,3 @@ def balanced(found: Spectra, rank: int) -> LowRankMatrices:
     missing = rank - kept
     up, down = jnp.pad(up, ((0, 0), (0, 0), (0, missing))), jnp.pad(down, ((0, 0), (0, missing), (0, 0)))
     return LowRankMatrices(up, down)
-
-
-def truncation_errors(values: Float[Array, "clients all"]) -> Float[Array, "clients ranks"]:
-    """Relative Frobenius error of keeping the first r singular values, for r = 0, 1, … all; zero for a zero client."""
-    tails = jnp.cumsum((values**2)[:, ::-1], axis=1)[:, ::-1]
-    tails = jnp.pad(tails, ((0, 0), (0, 1)))
-    total = tails[:, :1]
-    return jnp.sqrt(tails / jnp.where(total > 0, total, 1))
-
-
-def rank_within(values: Float[Array, "clients all"], error: float) -> Int[Array, " clients"]:
-    """The smallest rank of each client whose truncation errs by at most `error`."""
-    return jnp.sum(truncation_errors(values) > error, axis=1, dtype=jnp.int32)
-
-
-@compiled
-def change_norms(refined: RefinedFactors, weights: LowRankMatrices) -> Float[Array, " clients"]:
-    """‖W̃_k − W_k‖_F of what `refine` made of `weights`, whose factor on one side is kept."""
-    if refined.transposed:
-        refined, weights = refined.mT, weights.mT
-    down = refined.own_down - weights.scaled_down()
-    up, common_up = refined.own_up, refined.common_up
-    own = jnp.sum(_products(up, up) * _products(down.swapaxes(1, 2), down.swapaxes(1, 2)), axis=(1, 2))
-    left = jnp.einsum("kqr,qs->krs", up, common_up, precision=HIGHEST)
-    right = jnp.einsum("krp,sp->krs", down, refined.common_down, precision=HIGHEST)
-    mixed = jnp.sum(left * right, axis=(1, 2))
-    common = jnp.sum(
-        jnp.matmul(common_up.T, common_up, precision=HIGHEST)
-        * jnp.matmul(refined.common_down, refined.common_down.T, precision=HIGHEST)
-    )
-    share = refined.common_share
-    return jnp.sqrt(jnp.maximum(own + 2 * share * mixed + share**2 * common, 0))
-
-
-def _products(left: Float[Array, "clients n r"], right: Float[Array, "clients n s"]) -> Float[Array, "clients r s"]:
-    return jnp.einsum("knr,kns->krs", left, right, precision=HIGHEST)

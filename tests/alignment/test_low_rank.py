@@ -9,7 +9,6 @@ import pytest
 
 from clairjax import Factored, LowRankMatrices, Penalty, Status, clair, decompose
 from clairjax.alignment import compress
-from clairjax.alignment._compress import change_norms
 from clairjax.alignment._low_rank_clients import LowRankClients
 
 
@@ -194,9 +193,7 @@ def test_compression_and_change_of_the_transposed(rng):
     values = np.linalg.svd(exact, compute_uv=False)
     distance = np.linalg.norm(np.asarray(found.dense()) - exact, axis=(1, 2))
     np.testing.assert_allclose(distance, np.linalg.norm(values[:, 8:], axis=1), atol=1e-9 * values.max())
-    change = np.linalg.norm(exact - np.asarray(weights.dense()), axis=(1, 2))
-    np.testing.assert_allclose(change_norms(refined, weights), change, atol=1e-6 * values.max())
-    assert (change > 0).any()
+    assert (np.linalg.norm(exact - np.asarray(weights.dense()), axis=(1, 2)) > 0).any()
 
 
 def test_small_matrices_are_formed(rng):
