@@ -1,6 +1,6 @@
 """Refined clients as factors of a chosen rank."""
 
-from typing import NamedTuple
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,12 @@ from ._low_rank_clients import joint_rows
 from ._refined_factors import RefinedFactors
 
 
-class Spectra(NamedTuple):
-    """Singular value decompositions of refined clients, W̃_k = up_k diag(values_k) down_k; values descend."""
-
-    up: Float[Array, "clients out all"]
-    values: Float[Array, "clients all"]
-    down: Float[Array, "clients all in"]
-
-
 def compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
     """The best approximation of each refined client by factors of one rank, at scale 1.
 
     With W̃ = U Σ Vᵀ it is up = U Σ^½, down = Σ^½ Vᵀ of the largest `rank` singular values.
 
-    **Arguments:** `refined`, of `clair` on `LowRankMatrices`; `rank` (static), at least 1.
+    **Args:** `refined`, of `clair` on `LowRankMatrices`; `rank` (static), at least 1.
 
     **Returns:** `LowRankMatrices`; where `rank` exceeds what the clients can have, padded with zeros.
 
@@ -35,7 +27,7 @@ def compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
 
     **Source:** Eckart and Young; not in CLAIR, whose refined matrices have the rank of all clients together.
 
-    **Cost:** with R the sum of the clients' ranks, or a side of the matrix where that is smaller, two QR of R
+    **Cost:** with R twice the sum of the clients' ranks, or a side of the matrix where that is smaller, two QR of R
     columns and one SVD of R × R a client.
 
     >>> import jax
@@ -47,53 +39,35 @@ def compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
     (5, 9, 8)
     """
     _validate.at_least(rank, "rank", 1)
-    return balanced(spectra(refined), rank)
+    return _compress(refined, int(rank))
 
 
-@compiled
-def spectra(refined: RefinedFactors) -> Spectra:
-    """By QR of the stacked factors and SVD of the small core between them, client after client."""
-    if refined.transposed:
-        found = spectra(refined.mT)
-        return Spectra(found.down.mT, found.values, found.up.mT)
-    count, _, own = refined.own_up.shape
-    left_basis, left = _joint_columns(refined)
-    stacked = jnp.concatenate([refined.own_down.reshape(count * own, -1), refined.common_down])
-    right_basis, right = joint_rows(stacked[None])
-    left_own, left_common = left[:, : count * own], left[:, count * own :]
-    right_own, right_common = right[0, : count * own], right[0, count * own :]
-    shared = jnp.matmul(left_common, right_common, precision=HIGHEST)
+@partial(compiled, static_argnames=("rank",))
+def _compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
+    """By QR of the stacked factors of each side and SVD of the small core between them, client after client."""
+    left_basis, ups, common_up = _in_joint_basis(refined.own_up.mT, refined.common_up.T)
+    right_basis, downs, common_down = _in_joint_basis(refined.own_down, refined.common_down)
+    common = jnp.matmul(common_up.T, common_down, precision=HIGHEST)
+    kept = min(rank, *common.shape)
 
-    def decompose(client: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def best(client: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         up, down, share = client
-        core = jnp.matmul(up, down, precision=HIGHEST) + share * shared
+        core = jnp.matmul(up.T, down, precision=HIGHEST) + share * common
         left, values, right = jnp.linalg.svd(core, full_matrices=False)
-        return left, values, right
+        root = jnp.sqrt(values[:kept])
+        return left[:, :kept] * root[None], root[:, None] * right[:kept]
 
-    ups = left_own.reshape(-1, count, own).transpose(1, 0, 2)
-    downs = right_own.reshape(count, own, -1)
-    up, values, down = jax.lax.map(decompose, (ups, downs, refined.common_share))
+    up, down = jax.lax.map(best, (ups, downs, refined.common_share))
     up = up if left_basis is None else jnp.matmul(left_basis, up, precision=HIGHEST)
     down = down if right_basis is None else jnp.matmul(down, right_basis.T, precision=HIGHEST)
-    return Spectra(up, values, down)
+    missing = (0, rank - kept)
+    return LowRankMatrices(jnp.pad(up, ((0, 0), (0, 0), missing)), jnp.pad(down, ((0, 0), missing, (0, 0))))
 
 
-def _joint_columns(refined: RefinedFactors) -> tuple[Array | None, Array]:
-    count, out, own = refined.own_up.shape
-    # The members' columns are those of the common part: only the coordinates of both are wanted.
-    flat = refined.own_up.transpose(1, 0, 2).reshape(out, count * own)
-    both = jnp.concatenate([flat, refined.common_up], axis=1)
-    if count * own >= out:
-        return None, both
-    basis, _ = jnp.linalg.qr(flat)
-    return basis, jnp.matmul(basis.T, both, precision=HIGHEST)
-
-
-def balanced(found: Spectra, rank: int) -> LowRankMatrices:
-    kept = min(rank, found.values.shape[1])
-    root = jnp.sqrt(found.values[:, :kept])
-    up = found.up[:, :, :kept] * root[:, None, :]
-    down = root[:, :, None] * found.down[:, :kept]
-    missing = rank - kept
-    up, down = jnp.pad(up, ((0, 0), (0, 0), (0, missing))), jnp.pad(down, ((0, 0), (0, missing), (0, 0)))
-    return LowRankMatrices(up, down)
+def _in_joint_basis(
+    own: Float[Array, "clients rank side"], common: Float[Array, "all side"]
+) -> tuple[Float[Array, "side reduced"] | None, Float[Array, "clients rank reduced"], Float[Array, "all reduced"]]:
+    count, rank, side = own.shape
+    basis, coordinates = joint_rows(jnp.concatenate([own.reshape(-1, side), common])[None])
+    flat = coordinates[0]
+    return basis, flat[: count * rank].reshape(count, rank, -1), flat[count * rank :]

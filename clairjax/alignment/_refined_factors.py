@@ -12,8 +12,7 @@ class RefinedFactors(eqx.Module):
 
     The first product is what the client keeps of its own, of its rank; the second is the members' mean outside the
     shared row space, of rank up to the sum of theirs and the same for all. `dense` forms the matrices and
-    `clairjax.alignment.compress` gives factors of a chosen rank. The columns of the second product are columns of
-    `own_up`; where it is `transposed`, its rows are rows of `own_down`.
+    `clairjax.alignment.compress` gives factors of a chosen rank.
     """
 
     own_up: Float[Array, "clients out rank"]
@@ -21,7 +20,6 @@ class RefinedFactors(eqx.Module):
     common_up: Float[Array, "out all"]
     common_down: Float[Array, "all in"]
     common_share: Float[Array, " clients"]
-    transposed: bool = eqx.field(static=True, default=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -37,7 +35,6 @@ class RefinedFactors(eqx.Module):
             self.common_down.T,
             self.common_up.T,
             self.common_share,
-            not self.transposed,
         )
 
     def dense(self) -> Float[Array, "clients out in"]:

@@ -186,9 +186,13 @@ def test_compression_is_the_best_of_its_rank(rank, rng, dtype):
 
 
 def test_compression_and_change_of_the_transposed(rng):
-    """Of the dual: what is refined there, turned back, has its common columns in no client's factor."""
+    """Of the dual: what is refined there, turned back, has its common columns in no client's factor.
+
+    Nothing else says that it was turned: the structure is that of shared rows.
+    """
     weights = clients(rng, "columns alone")
     refined = clair(weights, rank=2, shared="columns").refined
+    assert jax.tree.structure(refined) == jax.tree.structure(clair(weights, rank=2).refined)
     exact, found = np.asarray(refined.dense()), compress(refined, 8)
     values = np.linalg.svd(exact, compute_uv=False)
     distance = np.linalg.norm(np.asarray(found.dense()) - exact, axis=(1, 2))
