@@ -1,10 +1,11 @@
-"""Claim: `Factored` reaches the optimum of the convex program 100 times faster than NumPy's Algorithm 1.
+"""Claim: `Factored` reaches the optimum of the convex program 150 times faster than NumPy's Algorithm 1.
 
 Section 7 data at p = q = 50, K = 20 in float64. Every solver gets the same clients and penalties and must come within
 1e-6 of the optimal objective. `Factored` and `ProximalGradient` pay for the duality gap that tells them so; NumPy is
 told beforehand at which step it gets there and runs exactly so many, see `_numpy.py`. The SVD row times a few steps
 and multiplies. Times are per replicate; "× cpu" compares processor time, summed over threads: what is left of the
-ratio if NumPy computed a replicate on each core at no loss.
+ratio if NumPy computed a replicate on each core at no loss. The batch that counts runs in turn, as a sweep of lanes
+of this size does on a CPU.
 """
 
 from typing import Any, NamedTuple
@@ -56,7 +57,8 @@ def _at_penalty(
         "ProximalGradient": (cj.ProximalGradient(rtol=RTOL), 1, 1),
         "ProximalGradient, accelerated": (cj.ProximalGradient(accelerate=True, rtol=RTOL), 1, 1),
         "Factored": (cj.Factored(rtol=RTOL), 1, size.repeats),
-        f"Factored, vmap of {size.lanes}": (cj.Factored(rtol=RTOL), size.lanes, size.repeats),
+        f"Factored, {size.lanes} at once": (cj.Factored(rtol=RTOL), size.lanes, size.repeats),
+        f"Factored, {size.lanes} in turn": (cj.Factored(rtol=RTOL), size.lanes, size.repeats),
     }
     solver_rows = [
         _solver_row(name, solver, batch[:lanes], penalty, repeats, best)
@@ -68,7 +70,7 @@ def _at_penalty(
         row["× faster"] = fastest / row["run s"]
         row["× cpu"] = least / row["cpu s"]
     checks = [
-        Check(f"penalty × {label}: faster than NumPy, in the batch", rows[-1]["× faster"], 100, at_least=True),
+        Check(f"penalty × {label}: faster than NumPy, in the batch", rows[-1]["× faster"], 150, at_least=True),
         Check(f"penalty × {label}: largest objective difference", max(abs(row["objective"]) for row in rows), RTOL),
         Check(f"penalty × {label}: largest projector distance", max(row["projector"] for row in rows), 1e-4),
         Check(f"penalty × {label}: optimality of the objective compared with", float(tight.optimality), 1e-9),
@@ -113,7 +115,8 @@ def _solver_row(
         timing, found = _measure.jitted(solve, batch[0], repeats=repeats)
         found = jax.tree.map(lambda leaf: leaf[None], found)
     else:
-        timing, found = _measure.jitted(jax.vmap(solve), batch, repeats=repeats)
+        batched = jax.vmap(solve) if name.endswith("at once") else lambda batch: jax.lax.map(solve, batch)
+        timing, found = _measure.jitted(batched, batch, repeats=repeats)
     projector = np.asarray(found.basis[0] @ found.basis[0].T)
     return {
         "solver": name,
