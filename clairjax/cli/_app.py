@@ -64,7 +64,10 @@ Size = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all draws.")]
-Dtype = Annotated[Precision, typer.Option(help="Precision of everything.")]
+Dtype = Annotated[
+    Precision | None,
+    typer.Option(help="Precision of everything; float64 if left out, float32 where networks are trained."),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option(
@@ -91,10 +94,18 @@ def reproduce(
     preset: Size = None,
     replicates: Annotated[int | None, typer.Option(min=1, help="Replicates a cell; the preset's if left out.")] = None,
     seed: Seed = 0,
-    dtype: Dtype = Precision.float64,
+    dtype: Dtype = None,
     out: Annotated[
         Path | None,
         typer.Option(parser=folder, metavar="DIRECTORY", help="Folder for the results; results/NAME/… if left out."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Images to use, where networks are trained: CIFAR's binary version, idx files, or a folder a class. "
+            "Digits that scikit-learn ships if left out.",
+        ),
     ] = None,
     changes: Changes = None,
 ) -> None:
@@ -106,8 +117,11 @@ def reproduce(
     with _refusing(name):
         experiment, preset, cells = _chosen(name, preset, dtype, changes)
         if out is None:
-            out = Path("results") / experiment.name / "-".join([preset, dtype, f"seed{seed}", *(changes or [])])
-        results = experiment.run(preset=preset, replicates=replicates, seed=seed, cells=cells, out=out, progress=True)
+            own = [preset, dtype or experiment.precision, f"seed{seed}", *(changes or [])]
+            out = Path("results") / experiment.name / "-".join(own + ([data.resolve().name] if data else []))
+        results = experiment.run(
+            preset=preset, replicates=replicates, seed=seed, cells=cells, out=out, progress=True, data=data
+        )
         tables = experiment.write(results, out)
     console().print(*tables)
     seconds = results.manifest["wall_seconds"]
@@ -129,7 +143,7 @@ def profile(
     cell: Annotated[int, typer.Option(min=0, help="Which cell of the preset.")] = 0,
     lanes: Annotated[int, typer.Option(min=1, help="Replicates computed at once.")] = 8,
     seed: Seed = 0,
-    dtype: Dtype = Precision.float64,
+    dtype: Dtype = None,
     changes: Changes = None,
 ) -> None:
     """Compile one cell's replicates as one program, run it, and print what it costs."""
@@ -148,10 +162,10 @@ def profile(
 
 
 def _chosen(
-    name: str, preset: str | None, dtype: Precision, changes: list[str] | None
+    name: str, preset: str | None, dtype: Precision | None, changes: list[str] | None
 ) -> tuple[Experiment, str, tuple[Any, ...]]:
     """The experiment, its preset's name and the cells; a file is run in the precision that is asked for."""
-    jax.config.update("jax_enable_x64", dtype is Precision.float64)
+    jax.config.update("jax_enable_x64", dtype is not Precision.float32)
     if name.endswith(".py"):
         experiment = experiments.load(name)
     elif name in experiments.EXPERIMENTS:
@@ -159,6 +173,7 @@ def _chosen(
     else:
         known = ", ".join(experiments.EXPERIMENTS)
         raise ValueError(f"NAME must be one of {known}, or a Python file as mine.py, got {name}.")
+    jax.config.update("jax_enable_x64", (dtype or experiment.precision) == Precision.float64)
     preset = experiment.default if preset is None else preset
     return experiment, preset, experiment.choose(preset, experiment.parse(preset, changes or []))
 

@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import jax
 from jaxtyping import Array
 
-from .. import sweep
+from .. import _validate, sweep
 from .._files import replace_file
 from .._typing import Key
 from ..sweep import Results
@@ -90,6 +90,8 @@ class Experiment(Generic[C]):
     | 1000 | 0.50 ±0.00 |
     """
 
+    precision: ClassVar[str] = "float64"  # where none is asked for
+
     name: str
     summary: str
     presets: Mapping[str, Preset]
@@ -145,8 +147,14 @@ class Experiment(Generic[C]):
         cells: Sequence[C] | None = None,
         out: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
+        data: str | os.PathLike[str] | None = None,
     ) -> Results[C]:
-        """Run it as a sweep: the cells and replicates of the preset unless given; see `clairjax.sweep.run`."""
+        """Run it as a sweep: the cells and replicates of the preset unless given; see `clairjax.sweep.run`.
+
+        `data` is for experiments on images alone, and refused here.
+        """
+        if data is not None:
+            raise _validate.fail("--data", f"left out, since {self.name} draws its data", os.fspath(data))
         size = self.preset(self.default if preset is None else preset)
         cells = size.cells if cells is None else cells
         arguments = {"experiment": self.name, "seed": seed}

@@ -1,0 +1,72 @@
+"""Experiments on labelled images: replicates that train networks, each a call, on the data of `--data` or digits."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+
+from .. import _validate, sweep
+from ..sweep import Results
+from ._experiment import C, Experiment, Replicate
+from ._images import Images, images_for
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageExperiment(Experiment[C]):
+    """An experiment whose cells have a field `dataset`, and whose replicates are calls of Python.
+
+    - `replicate(key, cell, images, folder)` gives a dict of arrays: `images` are those for the cell's data set, and
+      in `folder`, if there is one, a training may keep a checkpoint. Its result is stored, so a sweep that is killed
+      repeats no finished replicate.
+    - `alike(cell)`: what the key of a replicate is made from beside its number. Cells that are alike there, as methods
+      to compare, get the same keys: the same clients and the same first model.
+
+    Cells of data sets that the folder of `--data` does not resemble are left out.
+    """
+
+    precision: ClassVar[str] = "float32"
+    alike: Any = dataclasses.field(default=lambda cell: cell)
+
+    def prepared(
+        self, cells: Sequence[C], out: str | os.PathLike[str] | None = None, progress: bool | None = None
+    ) -> Replicate:
+        must_be = "an experiment whose replicate is one compiled program"
+        raise _validate.fail("NAME", must_be, f"{self.name}, which trains networks round by round")
+
+    def run(
+        self,
+        *,
+        preset: str | None = None,
+        replicates: int | None = None,
+        seed: int = 0,
+        cells: Sequence[C] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        data: str | os.PathLike[str] | None = None,
+    ) -> Results[C]:
+        """Run it as a sweep of calls; see `clairjax.sweep.run_calls`. `data`: a folder for `data.read_images`."""
+        size = self.preset(self.default if preset is None else preset)
+        cells = size.cells if cells is None else cells
+        used = images_for(list(dict.fromkeys(cell.dataset for cell in cells)), data)  # type: ignore[attr-defined]
+        key = jax.random.key(seed)
+
+        def replicate(number: int, cell: C, folder: Path | None) -> dict[str, Any]:
+            own = sweep.replicate_key(key, self.alike(cell), number)
+            return self.replicate(own, cell, used[cell.dataset], folder)  # type: ignore[attr-defined]
+
+        return sweep.run_calls(
+            replicate,
+            [cell for cell in cells if cell.dataset in used],  # type: ignore[attr-defined]
+            replicates=size.replicates if replicates is None else replicates,
+            out=out,
+            arguments={"experiment": self.name, "seed": seed, "images": dict(map(_record, used.items()))},
+            progress=progress,
+        )
+
+
+def _record(used: tuple[str, Images]) -> tuple[str, dict[str, str]]:
+    name, images = used
+    return name, {"text": str(images), "digest": images.digest}
