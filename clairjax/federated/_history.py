@@ -27,6 +27,7 @@ class History(eqx.Module):
     - `server`, `states`: what the server and the clients hold after the last round, clients first.
     - `status`: `converged` where all numbers are finite (it says nothing of more rounds), else `diverged`.
     - `privacy`: the `Ledger` of what a private strategy spent, or None.
+    - `measures`: what `measure` gave, by name, evaluations first.
 
     >>> from clairjax.federated import History
     >>> History.best.fget.__doc__.split(".")[0]
@@ -45,6 +46,7 @@ class History(eqx.Module):
     strategy: Strategy
     federation: Federation
     key: Key
+    measures: dict[str, np.ndarray]
 
     @property
     def best(self) -> int:

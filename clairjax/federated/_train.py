@@ -1,7 +1,7 @@
 """The driver: rounds between evaluations, a checkpoint after each, and the history at the end."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +24,9 @@ from ._rounds import Place, Sampler, Scores, program
 from ._strategy import Cohort, Strategy
 
 
+Measure = Callable[[PyTree, PyTree], Mapping[str, Any]]
+
+
 def train(
     model: Any,
     strategy: Strategy,
@@ -35,6 +38,7 @@ def train(
     evaluate_every: int | None = None,
     out: str | os.PathLike[str] | None = None,
     devices: Sequence[jax.Device] | None = None,
+    measure: Measure | None = None,
     progress: bool | None = None,
 ) -> History:
     """Train a model on clients by a strategy.
@@ -52,6 +56,8 @@ def train(
     - `out`: a folder for the checkpoint. A run that was killed goes on from there, bit for bit as if it had not been;
       with more `rounds` it goes on to these.
     - `devices`: to split the clients of a round over; all of this process, if not given.
+    - `measure`: `measure(server, states)` gives a dict of numbers or arrays, taken at each evaluation beside the
+      accuracies, of what the server and all clients hold; they become `History.measures`.
     - `progress`: None for a bar on a terminal, True for lines elsewhere too, False for neither.
 
     **Returns:** a `History`: accuracies, losses, states, status, privacy; `.personal(k)` is client k's model.
@@ -92,8 +98,9 @@ def train(
     start_key, run_key = jax.random.split(key)
     place = _start(strategy, model, clients, start_key, who)
     arguments = {"clients": clients, "model": model, "strategy": strategy, "sampler": who, "key": key}
-    checkpoint = Checkpoint(out, arguments | {"evaluate_every": every, "devices": len(devices)})
-    record = _Record(place, clients)
+    arguments |= {"evaluate_every": every, "devices": len(devices), "measure": measure}
+    checkpoint = Checkpoint(out, arguments)
+    record = _Record(place, clients, measure)
     done = record.take_up(checkpoint.read(), rounds)
     with Progress(rounds, progress) as bar:
         bar.show(type(strategy).__name__)
@@ -138,8 +145,10 @@ def _start(strategy: Strategy, model: Any, clients: Federation, key: jax.Array, 
 class _Record:
     """What has been computed so far; all of it is in the checkpoint."""
 
-    def __init__(self, place: Place, clients: Federation):
+    def __init__(self, place: Place, clients: Federation, measure: Measure | None):
         self.place = place
+        self._measure = measure
+        self._measures: dict[str, list[np.ndarray]] = {}  # of `measure`, an entry an evaluation
         self._tests, self._validations = (np.asarray(split.counts) for split in (clients.test, clients.validation))
         self._rounds: list[int] = []
         self._losses: list[np.ndarray] = []
@@ -149,10 +158,11 @@ class _Record:
         """Rounds done; −1 where not even the first evaluation is."""
         if found is None:
             return -1
-        done, (numbers, losses, right, *leaves) = found
+        done, (numbers, losses, right, names, *leaves) = found
         if done > rounds:
             raise _validate.fail("rounds", f"at least {done}, the rounds that out has done", rounds)
         self._rounds, self._losses, self._right = numbers.tolist(), [losses], list(right)
+        self._measures = {name: list(leaves.pop(0)) for name in names.tolist()}
         arrays, static = eqx.partition(self.place, eqx.is_array)
         self.place = eqx.combine(restored(arrays, leaves), static)
         return done
@@ -162,10 +172,17 @@ class _Record:
         self._rounds.append(done)
         self._losses.append(losses)
         self._right.append(np.stack([np.asarray(each) for each in scores]))
+        for name, value in (self._measure(*place) if self._measure else {}).items():
+            self._measures.setdefault(name, []).append(np.asarray(value))
 
     def tree(self) -> PyTree:
         arrays = eqx.filter(self.place, eqx.is_array)
-        return np.array(self._rounds), np.concatenate(self._losses), np.stack(self._right), arrays
+        names = np.array(list(self._measures), str)
+        curves = self._rounds, np.concatenate(self._losses), np.stack(self._right)
+        return *map(np.array, curves), names, *self._stacked().values(), arrays
+
+    def _stacked(self) -> dict[str, np.ndarray]:
+        return {name: np.stack(values) for name, values in self._measures.items()}
 
     def history(self, strategy: Strategy, clients: Federation, sampler: Sampler, key: Any) -> History:
         right = np.stack(self._right)
@@ -188,6 +205,7 @@ class _Record:
             strategy,
             clients,
             key,
+            self._stacked(),
         )
 
 

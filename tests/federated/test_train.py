@@ -23,8 +23,12 @@ def run(clients, strategy=None, **more):
 def same(first, second):
     """Bit for bit: curves, server and states."""
     for one, other in zip(
-        fleet.leaves((first.rounds, first.losses, first.client_accuracies, first.server, first.states)),
-        fleet.leaves((second.rounds, second.losses, second.client_accuracies, second.server, second.states)),
+        fleet.leaves(
+            (first.rounds, first.losses, first.client_accuracies, first.server, first.states, first.measures)
+        ),
+        fleet.leaves(
+            (second.rounds, second.losses, second.client_accuracies, second.server, second.states, second.measures)
+        ),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
@@ -57,7 +61,10 @@ class Killed(Exception):
 def test_a_run_that_is_killed_goes_on_bit_for_bit(clients, tmp_path, monkeypatch, at):
     """Before the first checkpoint is there, behind it, and while it is being replaced."""
     strategy = Flute(fleet.local())
-    whole = run(clients, strategy)
+    more = {"measure": lambda server, states: {"heads": server.heads.head.weight, "four": 4.0}}
+    whole = run(clients, strategy, **more)
+    assert whole.measures["four"].tolist() == [4.0] * 4
+    np.testing.assert_array_equal(whole.measures["heads"][-1], whole.server.heads.head.weight)
     writes, replace = [], federated._checkpoint.replace_file
 
     def killing(path, write):
@@ -69,10 +76,10 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(clients, tmp_path, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(federated._checkpoint, "replace_file", killing)
         with pytest.raises(Killed):
-            run(clients, strategy, out=tmp_path)
-    resumed = run(clients, strategy, out=tmp_path)
+            run(clients, strategy, out=tmp_path, **more)
+    resumed = run(clients, strategy, out=tmp_path, **more)
     same(whole, resumed)
-    same(whole, run(clients, strategy, out=tmp_path))
+    same(whole, run(clients, strategy, out=tmp_path, **more))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
 
 
