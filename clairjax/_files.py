@@ -14,32 +14,33 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     _sync(path.parent)
 
 
-def create_file(path: Path, text: str) -> bool:
-    """Give `path` this content if nothing has the name; False if something has.
+def create_file(path: Path, content: str | bytes) -> bool:
+    """Give `path` this content, text as UTF-8, if nothing has the name; False if something has.
 
     Of several processes that try, one succeeds: a hard link is made at once or not at all, on network file systems
     too. Where there are no hard links (FAT), the file is opened for creation alone. A kill while it is written may
     then leave a part of it, which reads as damaged and never as another's.
     """
-    with _beside(path, lambda beside: beside.write_text(text, encoding="utf-8")) as finished:
+    data = content.encode() if isinstance(content, str) else content
+    with _beside(path, lambda beside: beside.write_bytes(data)) as finished:
         try:
             os.link(finished, path)
         except FileExistsError:
             return False
         except OSError:  # whatever a file system says that has no hard links
-            return _create_in_place(path, text)
+            return _create_in_place(path, data)
     _sync(path.parent)
     return True
 
 
-def _create_in_place(path: Path, text: str) -> bool:
+def _create_in_place(path: Path, data: bytes) -> bool:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:
         return False
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(handle)
     except BaseException:

@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "adapters": {"alignment"},
     "cli": {"experiments", "adapters", "profiling", "sweep"},
 }
-EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress", "_compile", "_precision"}
+EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress", "_compile", "_precision", "_cores"}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
 EXTRAS = [
     "typer",

@@ -4,4 +4,5 @@ from ._estimate import Estimate as Estimate
 from ._plan import replicate_key as replicate_key
 from ._results import Results as Results
 from ._runner import run as run
+from ._runner import run_part as run_part
 from ._store import check_folder as check_folder

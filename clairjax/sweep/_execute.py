@@ -1,8 +1,7 @@
 """One cell: read the blocks that exist; compile if any is missing, run those chunk by chunk, store each."""
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -14,10 +13,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, UInt32
 
 from .._compile import cpu_options
+from .._cores import cores
 from .._progress import Progress
 from .._typing import Key
 from ._factorisations import one_matrix_at_a_time
-from ._plan import Cell, blocks_for, cell_id, cell_key, chunks_of, lane_indices, lanes_in_turn
+from ._plan import Cell, cell_id, cell_key, chunks_of, lane_indices, lanes_in_turn, replicates_in
+from ._processor import Processor, processor
 from ._results import failed_replicates
 from ._store import Arrays, Block, Store
 from ._trace import Program
@@ -31,6 +32,7 @@ class CellRun(NamedTuple):
     failed: Bool[np.ndarray, " replicates"]
     compile_seconds: float
     run_seconds: float
+    processors: list[Processor]  # of the blocks that say so
 
 
 class Prepared(NamedTuple):
@@ -45,15 +47,16 @@ class Executor(NamedTuple):
     key: Key
     replicates: int
     lane_width: int
+    needed: Mapping[Cell, range]  # blocks
     devices: Sequence[jax.Device]
     store: Store
     bar: Progress
-    labels: dict[Cell, str]
+    labels: Mapping[Cell, str]
 
     def prepare(self, cell: Cell, program: Program, compilers: ThreadPoolExecutor) -> Prepared:
         """Read the blocks that exist; if any is missing, have the program compiled, ahead of its turn to run."""
         name = cell_id(cell)
-        read = {b: self.store.read(name, b, program.outputs, self.lane_width) for b in self._needed()}
+        read = {b: self.store.read(name, b, program.outputs, self.lane_width) for b in self.needed[cell]}
         blocks = {b: block for b, block in read.items() if block is not None}
         self.bar.advance(self._count(blocks))
         missing = [b for b in read if b not in blocks]
@@ -65,33 +68,40 @@ class Executor(NamedTuple):
         spent = program.seconds + time.perf_counter() - start
         return Prepared(cell, program, blocks, missing, compilers.submit(_timed, compile, spent))
 
-    def _needed(self) -> range:
-        return blocks_for(self.replicates, self.lane_width)
+    def compute(self, prepared: Prepared) -> dict[int, Block]:
+        """All blocks that are needed of the cell; those that were missing are stored."""
+        cell, program, blocks, missing, compiling = prepared
+        if compiling is None:
+            return blocks
+        self.bar.show(f"compile {self.labels[cell]}".rstrip())
+        compute, self.store.manifest["cells"][cell_id(cell)]["compile_seconds"] = compiling.result()
+        self.bar.show(f"run {self.labels[cell]}".rstrip())
+        return blocks | self._compute(cell_id(cell), program, compute, missing)
 
     def run(self, prepared: Prepared) -> CellRun:
-        cell, program, blocks, missing, compiling = prepared
-        name, label = cell_id(cell), self.labels[cell]
-        entry = self.store.manifest["cells"][name]
-        needed = self._needed()
-        if compiling is not None:
-            self.bar.show(f"compile {label}".rstrip())
-            compute, entry["compile_seconds"] = compiling.result()
-            self.bar.show(f"run {label}".rstrip())
-            blocks |= self._compute(name, compute, missing)
-        parts = [blocks[b].arrays for b in needed]
-        arrays = {out: np.concatenate([part[out] for part in parts])[: self.replicates] for out in program.outputs}
+        blocks = self.compute(prepared)
+        needed = [blocks[b] for b in self.needed[prepared.cell]]
+        arrays = {
+            name: np.concatenate([block.arrays[name] for block in needed])[: self.replicates]
+            for name in prepared.program.outputs
+        }
         failed = failed_replicates(arrays)
+        entry = self.store.manifest["cells"][cell_id(prepared.cell)]
         entry["failures"] = np.flatnonzero(failed).tolist()
-        entry["run_seconds"] = sum(blocks[b].seconds for b in needed)
-        return CellRun(arrays, failed, entry.get("compile_seconds", 0.0), entry["run_seconds"])
+        entry["run_seconds"] = sum(block.seconds for block in needed)
+        processors = [block.processor for block in needed if block.processor is not None]
+        return CellRun(arrays, failed, entry.get("compile_seconds", 0.0), entry["run_seconds"], processors)
 
     def _count(self, blocks: Iterable[int]) -> int:
-        """Replicates asked for among those of `blocks`."""
-        return sum(min(self.lane_width, self.replicates - b * self.lane_width) for b in blocks)
+        return replicates_in(blocks, self.lane_width, self.replicates)
 
-    def _compute(self, name: str, compute: Compute, missing: list[int]) -> dict[int, Block]:
-        """Compute the missing blocks a chunk at a time, each stored as soon as it is there."""
+    def _compute(self, name: str, program: Program, compute: Compute, missing: list[int]) -> dict[int, Block]:
+        """Compute the missing blocks a chunk at a time, each stored as soon as it is there.
+
+        Where another process has stored one meanwhile, that block is taken: it may be of another processor.
+        """
         blocks = {}
+        here = processor() if self.devices[0].platform == "cpu" else None
         chunks = chunks_of(missing, len(self.devices))
         last = time.perf_counter()
         with threads(_chunks_at_once(self.devices)) as pool:
@@ -100,8 +110,10 @@ class Executor(NamedTuple):
                 seconds, last = time.perf_counter() - last, time.perf_counter()
                 chunk = running[future]
                 for b, arrays in zip(chunk, future.result(), strict=True):
-                    blocks[b] = Block(arrays, seconds / len(chunk))
-                    self.store.write(name, b, blocks[b])
+                    blocks[b] = Block(arrays, seconds / len(chunk), here)
+                    if not self.store.write(name, b, blocks[b]):
+                        stored = self.store.read(name, b, program.outputs, self.lane_width)
+                        blocks[b] = stored or blocks[b]
                 self.bar.advance(self._count(chunk))
         return blocks
 
@@ -140,11 +152,7 @@ def _timed(compile: Callable[[], Compute], spent: float) -> tuple[Compute, float
 
 def _chunks_at_once(devices: Sequence[jax.Device]) -> int:
     """One chunk, which computes while the last one is stored; on CPU as many as give each core a device."""
-    if devices[0].platform != "cpu":
-        return 1
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, cores // len(devices))
+    return max(1, cores() // len(devices)) if devices[0].platform == "cpu" else 1
 
 
 def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int) -> Callable[[], Compute]:

@@ -5,7 +5,7 @@ import enum
 import hashlib
 import json
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -178,6 +178,22 @@ def lanes_in_turn(bytes_per_replicate: int, platform: str) -> bool:
 def blocks_for(replicates: int, lane_width: int) -> range:
     """Block b holds replicates b·lane_width, …, (b+1)·lane_width − 1, whatever computes it."""
     return range(-(-replicates // lane_width))
+
+
+def replicates_in(blocks: Iterable[int], lane_width: int, replicates: int) -> int:
+    """How many of those asked for are in these blocks: the last block goes beyond."""
+    return sum(min(lane_width, replicates - b * lane_width) for b in blocks)
+
+
+def part_of(cells: int, blocks: int, part: tuple[int, int]) -> list[range]:
+    """Blocks of part i of n, for each cell: a stretch of all cells' blocks in order, so that a part meets few cells.
+
+    Parts have equal numbers of blocks, or differ by one; where there are more parts than blocks some have none.
+    """
+    index, count = part
+    first, last = (cells * blocks * bound // count for bound in (index, index + 1))
+    within = lambda bound, cell: min(max(bound - cell * blocks, 0), blocks)
+    return [range(within(first, cell), within(last, cell)) for cell in range(cells)]
 
 
 def chunks_of(blocks: Sequence[int], devices: int) -> list[list[int]]:

@@ -1,29 +1,24 @@
 """Run a replicate function over cells x replicates: one compile a cell, blocks spread over the devices."""
 
-import json
 import os
-import platform
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
 import jax
-import jaxlib
-import numpy as np
 from jaxtyping import Array
 
+from .._cores import cores
 from .._progress import Progress
-from .._validate import is_integer
+from .._validate import fail, is_integer
+from ._begin import Asked, Begun, asked, begin
 from ._execute import CellRun, Executor, threads
-from ._plan import Cell, cell_id, cell_record, check_cells, default_lane_width, is_key, labels, lanes_in_turn
+from ._plan import Cell, labels, replicates_in
+from ._processor import several, tally
 from ._results import Results
 from ._store import Store
-from ._trace import Program, Replicate, trace
-
-
-_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
+from ._trace import Replicate
 
 
 def run(
@@ -74,6 +69,9 @@ def run(
     **Returns:** `Results`: arrays with a leading replicate axis for each cell; means, standard errors,
     failures, tables.
 
+    **Warns:** of blocks that are damaged or foreign, and of blocks from several kinds of CPU, whose last digits
+    differ: then it says what to set.
+
     **Raises:** `ValueError` if an argument is invalid, or `out` holds a sweep with another key, lane width,
     program, arguments, kind of device or version of JAX: the message names what differs. Likewise if its
     `manifest.json` is not a sweep's or is damaged; the file stays as it is.
@@ -96,29 +94,20 @@ def run(
     [0.04, 0.01]
     """
     started = time.perf_counter()
-    cells = check_cells(cells)
-    devices = jax.local_devices() if devices is None else list(devices)
-    _check(key, replicates, lane_width, devices)
-    store = Store(out)
-    programs = {cell: trace(replicate, key, cell) for cell in cells}
-    largest = max(program.bytes_per_replicate for program in programs.values())
-    default = default_lane_width(largest, replicates, devices[0].platform)
-    entries = {cell_id(cell): _entry(cell, program, devices[0].platform) for cell, program in programs.items()}
-    circumstances = _circumstances(replicate, replicates, devices)
-    claimed = False
-    while not claimed:  # again where another process came first, then to its manifest
-        width = lane_width or store.lane_width or default
-        claimed = store.claim(_arguments(key, width, arguments, devices[0]), entries, circumstances)
+    sweep = asked(replicate, cells, key, replicates, lane_width, arguments, devices)
+    begun = begin(sweep, Store(out), (0, 1), "running")
+    store = begun.store
+    store.write_manifest()
     before = store.manifest.get("wall_seconds", 0.0)
     finished: dict[Cell, CellRun] = {}
     status = "failed"
     try:
-        with Progress(len(cells) * replicates, progress) as bar:
+        with Progress(len(sweep.cells) * replicates, progress) as bar:
             bar.show("prepare")
-            executor = Executor(key, replicates, width, devices, store, bar, labels(cells))
+            executor = _executor(sweep, begun, bar)
             # Programs are compiled side by side and ahead of the cell that runs: compiling is most of a short sweep.
-            with threads(os.cpu_count()) as compilers:
-                prepared = [executor.prepare(cell, program, compilers) for cell, program in programs.items()]
+            with threads(cores()) as compilers:
+                prepared = [executor.prepare(cell, begun.programs[cell], compilers) for cell in begun.blocks]
                 for one in prepared:
                     finished[one.cell] = executor.run(one)
                     store.write_manifest()
@@ -128,7 +117,10 @@ def run(
         raise
     finally:
         store.manifest |= {"status": status, "wall_seconds": before + time.perf_counter() - started}
+        store.manifest["processors"] = tally(each for result in finished.values() for each in result.processors)
         store.write_manifest()
+    if (mixed := several(store.manifest["processors"])) is not None:
+        warnings.warn(mixed, stacklevel=2)
     return Results(
         {cell: result.arrays for cell, result in finished.items()},
         {cell: result.failed for cell, result in finished.items()},
@@ -138,60 +130,74 @@ def run(
     )
 
 
-def _check(key: Array, replicates: int, lane_width: int | None, devices: Sequence[jax.Device]) -> None:
-    if not is_key(key):
-        raise ValueError(f"key: must be one typed key, as jax.random.key(seed) gives; got {key!r}.")
-    if not is_integer(replicates) or not 1 <= replicates < 2**31:
-        raise ValueError(f"replicates: must be an integer from 1 to 2**31 - 1, got {replicates}.")
-    if lane_width is not None and (not is_integer(lane_width) or lane_width < 1):
-        raise ValueError(f"lane_width: must be an integer of 1 or more, got {lane_width}.")
-    if not devices:
-        raise ValueError("devices: at least one is needed, got none.")
+def run_part(
+    replicate: Replicate,
+    cells: Sequence[Cell],
+    *,
+    part: tuple[int, int],
+    key: Array,
+    replicates: int,
+    out: str | os.PathLike[str],
+    lane_width: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> int:
+    """Compute and store one of n parts of a sweep, so that processes share it: on many machines, by any engine.
+
+    A part is a stretch of all cells' blocks in order. Parts need nothing of each other and come in any order, also at
+    once. `run` with the same arguments then reads all blocks, computes what is missing, and returns the results: on
+    CPUs of one kind those of one process, to the bit. A part that was killed is started again, or left to `run`.
+    Another n may follow, since a stored block is neither computed again nor written again.
+
+    **Args:** those of `run`, and
+
+    - `part`: (i, n) with 0 <= i < n. There may be more parts than processes, and than blocks.
+    - `out`: a folder that all processes see. The part that comes first writes `manifest.json`; other parts leave it
+        as it is, and refuse a folder of another sweep.
+
+    **Returns:** the number of blocks that it computed.
+
+    **Warns:** of blocks that are damaged or foreign, as `run`.
+
+    **Raises:** as `run`.
+
+    **Cost:** its share of the replicates, and one compile of each cell in its stretch.
+
+    >>> import tempfile
+    >>> from typing import NamedTuple
+    >>> import jax
+    >>> from clairjax import sweep
+    >>> class Cell(NamedTuple):
+    ...     size: int
+    >>> def replicate(key, cell):
+    ...     return {"mean": jax.random.normal(key, (cell.size,)).mean()}
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     what = {"key": jax.random.key(0), "replicates": 200, "out": out}
+    ...     [sweep.run_part(replicate, [Cell(4), Cell(64)], part=(i, 3), **what) for i in (2, 0, 1)]
+    ...     sweep.run(replicate, [Cell(4), Cell(64)], **what)
+    [6, 5, 5]
+    Results(2 cells x 200 replicates, 0 failed)
+    """
+    if not (isinstance(part, tuple) and len(part) == 2 and all(map(is_integer, part)) and 0 <= part[0] < part[1]):
+        raise fail("part", "(i, n) with 0 <= i < n", part)
+    if out is None:
+        raise fail("out", "a folder that all parts see", out)
+    sweep = asked(replicate, cells, key, replicates, lane_width, arguments, devices)
+    begun = begin(sweep, Store(out), part, "in parts")
+    computed = 0
+    total = sum(replicates_in(blocks, begun.lane_width, replicates) for blocks in begun.blocks.values())
+    with Progress(total, progress) as bar:
+        bar.show("prepare")
+        executor = _executor(sweep, begun, bar)
+        with threads(cores()) as compilers:
+            for one in [executor.prepare(cell, begun.programs[cell], compilers) for cell in begun.blocks]:
+                executor.compute(one)
+                computed += len(one.missing)
+    Store(out).refuse_another(begun.store.manifest["arguments"], begun.store.manifest["cells"])
+    return computed
 
 
-def _arguments(key: Array, lane_width: int, arguments: Mapping[str, Any] | None, device: jax.Device) -> dict[str, Any]:
-    """All that decides the bits, except the programs of the cells."""
-    try:
-        given = json.loads(json.dumps(dict(arguments or {})))
-    except TypeError as error:
-        raise ValueError(f"arguments: must be JSON values, got {arguments!r} ({error}).") from error
-    return {
-        "key": {
-            "implementation": str(jax.random.key_impl(key)),
-            "data": np.asarray(jax.random.key_data(key)).tolist(),
-        },
-        "lane_width": lane_width,
-        "arguments": given,
-        "device": f"{device.platform} {device.device_kind}",
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
-        **{name: getattr(jax.config, name) for name in _SETTINGS},
-    }
-
-
-def _entry(cell: Cell, program: Program, platform: str) -> dict[str, Any]:
-    outputs = {name: [str(array.dtype), *array.shape] for name, array in program.outputs.items()}
-    lanes = "in turn" if lanes_in_turn(program.bytes_per_replicate, platform) else "at once"
-    # Another order of the lanes' arithmetic changes the last digits: it is another program.
-    return {
-        "fields": cell_record(cell),
-        "program": f"{program.fingerprint}, lanes {lanes}",
-        "lanes": lanes,
-        "outputs": outputs,
-    }
-
-
-def _circumstances(replicate: Replicate, replicates: int, devices: Sequence[jax.Device]) -> dict[str, Any]:
-    try:
-        version = metadata.version("clairjax")
-    except metadata.PackageNotFoundError:
-        version = "not installed"
-    name = getattr(replicate, "__qualname__", type(replicate).__qualname__)
-    return {
-        "status": "running",
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "replicate": f"{replicate.__module__}.{name}",
-        "replicates": replicates,
-        "devices": len(devices),
-        "versions": {"clairjax": version, "python": platform.python_version(), "numpy": np.__version__},
-    }
+def _executor(sweep: Asked, begun: Begun, bar: Progress) -> Executor:
+    store, width, needed = begun.store, begun.lane_width, begun.blocks
+    return Executor(sweep.key, sweep.replicates, width, needed, sweep.devices, store, bar, labels(sweep.cells))

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from .._files import create_file, locked, replace_file
+from ._processor import Processor
 
 
 FORMAT = "clairjax sweep 1"
@@ -31,6 +32,7 @@ Shapes = Mapping[str, jax.ShapeDtypeStruct]
 class Block(NamedTuple):
     arrays: Arrays
     seconds: float
+    processor: Processor | None = None  # that computed it; None: an accelerator did, or it is not recorded
 
 
 def _fault(manifest: Any) -> str | None:
@@ -68,6 +70,7 @@ class Store:
             raise ValueError(f"out: must be a folder, got {out!r}.")
         self.folder = None if out is None else Path(out)
         self._ours: tuple[str, ...] = ()  # the cells that are asked for
+        self._distrusted: set[Path] = set()  # blocks
         self.manifest = self._read_manifest()
 
     def create(self) -> None:
@@ -121,7 +124,8 @@ class Store:
     def claim(self, arguments: Mapping[str, Any], cells: Cells, circumstances: Mapping[str, Any]) -> bool:
         """Take the folder for these arguments and the cells' programs, or say what differs from its own.
 
-        False: another process has just taken it. Its manifest is read, and the claim can be made again.
+        A manifest that is there stays as it is. False: another process has just written one. It is read, and the
+        claim can be made again.
         """
         unasked = dict.fromkeys(self.manifest.get("arguments", {}))
         self.refuse_another(unasked | dict(arguments), cells)
@@ -130,12 +134,10 @@ class Store:
         merged = known | {name: known.get(name, {}) | dict(entry) for name, entry in cells.items()}
         taken = bool(self.manifest)
         self.manifest |= {"format": FORMAT, "arguments": dict(arguments), "cells": merged, **circumstances}
-        if taken or self.folder is None:
-            self.write_manifest()
-        elif not create_file(self.folder / "manifest.json", _text(self.manifest)):
-            self.manifest = self._read_manifest()
-            return False
-        return True
+        if taken or self.folder is None or create_file(self.folder / "manifest.json", _text(self.manifest)):
+            return True
+        self.manifest = self._read_manifest()
+        return False
 
     def write_manifest(self) -> None:
         """Write what is known now, and leave what other processes wrote of other cells of this sweep."""
@@ -166,29 +168,40 @@ class Store:
         owner = json.dumps([self.manifest["arguments"], cell, self.manifest["cells"][cell]["program"]], sort_keys=True)
         return {"format": FORMAT, "sweep": hashlib.sha256(owner.encode()).hexdigest(), "block": block}
 
-    def write(self, cell: str, block: int, content: Block) -> None:
+    def write(self, cell: str, block: int, content: Block) -> bool:
+        """Store a block where there is none, or one that was found not to be trusted; False where there is another.
+
+        What another process has stored meanwhile stays.
+        """
         if self.folder is None:
-            return
-        header = json.dumps(self._header(cell, block) | {"seconds": content.seconds})
+            return True
+        told = {"seconds": content.seconds, "processor": content.processor}
+        header = json.dumps(self._header(cell, block) | told)
         arrays: Any = {_HEADER: np.array(header), **content.arrays}
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **arrays)
+        path = self._path(cell, block)
+        if path not in self._distrusted:
+            return create_file(path, file.getvalue())
+        replace_file(path, lambda beside: beside.write_bytes(file.getvalue()))
+        self._distrusted.remove(path)
+        return True
 
-        def save(path: Path) -> None:
-            with open(path, "wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
+    def read(self, cell: str, block: int, shapes: Shapes | None, lane_width: int) -> Block | None:
+        """The stored block, or None if there is none. One that cannot be trusted is reported and not used.
 
-        replace_file(self._path(cell, block), save)
-
-    def read(self, cell: str, block: int, shapes: Shapes, lane_width: int) -> Block | None:
-        """The stored block, or None if there is none. One that cannot be trusted is reported and not used."""
+        `shapes`: of a replicate, or None where they are not known before it is computed.
+        """
         if self.folder is None or not (path := self._path(cell, block)).exists():
             return None
         try:
             return self._parse(path.read_bytes(), self._header(cell, block), shapes, lane_width)
         except Exception as error:  # whatever a damaged file makes zipfile or NumPy raise
+            self._distrusted.add(path)
             warnings.warn(f"{path} is not used and its replicates are computed again: {error}", stacklevel=3)
             return None
 
-    def _parse(self, data: bytes, expected: dict[str, Any], shapes: Shapes, lane_width: int) -> Block:
+    def _parse(self, data: bytes, expected: dict[str, Any], shapes: Shapes | None, lane_width: int) -> Block:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if (damaged := archive.testzip()) is not None:  # NumPy alone would not compare the checksums
                 raise ValueError(f"{damaged} is damaged")
@@ -198,9 +211,13 @@ class Store:
         if {name: header.get(name) for name in expected} != expected:
             raise ValueError("it belongs to another sweep, cell or block")
         found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
-        if found != {name: ((lane_width, *shape.shape), shape.dtype) for name, shape in shapes.items()}:
+        if shapes is None:
+            known = found
+        else:
+            known = {name: ((lane_width, *shape.shape), shape.dtype) for name, shape in shapes.items()}
+        if found != known:
             raise ValueError("its arrays are not those that the replicate function returns")
-        return Block(arrays, float(header["seconds"]))
+        return Block(arrays, float(header["seconds"]), header.get("processor"))
 
 
 def check_folder(out: str | os.PathLike[str] | None, arguments: Mapping[str, Any], cells: Cells | None = None) -> None:
