@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "representation": {"kernels", "subspaces", "privacy"},
     "data": set(),
     "models": set(),
-    "federated": {"data", "models", "privacy", "kernels"},
+    "federated": {"alignment", "data", "models", "privacy", "kernels"},
     "sweep": set(),
     "profiling": set(),
     "experiments": {
@@ -65,13 +65,25 @@ MAY_IMPORT = {
         "representation",
         "data",
         "models",
+        "federated",
         "sweep",
         "profiling",
     },
     "adapters": {"alignment"},
     "cli": {"experiments", "adapters", "profiling", "sweep"},
 }
-EVERYONE = {"_typing", "_status", "_validate", "_loop", "_files", "_progress", "_compile", "_precision", "_cores"}
+EVERYONE = {
+    "_typing",
+    "_status",
+    "_validate",
+    "_loop",
+    "_files",
+    "_progress",
+    "_compile",
+    "_precision",
+    "_blend",
+    "_cores",
+}
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
 EXTRAS = [
     "typer",

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from .. import _validate
+from .._blend import CANDIDATES as CANDIDATES
+from .._blend import one_t
 
 
-CANDIDATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 Losses = Mapping[str, Mapping[float, float]]
-ERRORS = 2.5  # standard errors that a gain must have, to be taken for more than chance
 
 
 def choose(losses: Losses) -> float:
@@ -44,13 +44,8 @@ def choose(losses: Losses) -> float:
             raise _validate.fail(f"losses of client {client}", f"for t of {values}", sorted(mine))
         for t, loss in mine.items():
             check_loss(loss, client, t)
-    table = np.array([[mine[t] for t in values] for mine in losses.values()], float)
-    gains = table[:, [values.index(1)]] - table
-    middle = np.median(gains, axis=0)
-    best = len(values) - 1 - int(np.argmax(middle[::-1]))  # of equals the one nearer to the own adapter
-    spread = 1.4826 * np.median(np.abs(gains[:, best] - middle[best]))
-    chance = ERRORS * 1.2533 * spread / math.sqrt(len(table))  # of a median, of normal values
-    return float(values[best]) if middle[best] > chance else 1.0
+    order = [t for t in values if t != 1] + [1.0]
+    return float(order[int(one_t(np.array([[mine[t] for t in order] for mine in losses.values()], float)))])
 
 
 def check_loss(loss: float, client: str, t: float) -> float:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._blend import CANDIDATES, one_t
 from ..alignment import (
     Evidence,
     LowRankMatrices,
@@ -35,6 +36,7 @@ PUBLISHED = {
     "heterogeneous": Published(Penalty(0.5, 0.2), 0.01),
 }
 VOTE_SHARE = 0.5
+CLIP, STEPS = 1.5, 200  # of a layer's usual size, the most of a client in the median; and Weiszfeld's steps
 
 
 class Verdict(NamedTuple):
@@ -122,3 +124,39 @@ def by_factors(
 
     verdicts = {name: Verdict(members, *each) for name, each in found.items()}
     return jax.lax.map(layer, (up, down)), verdicts, pooled
+
+
+def blends(
+    own: Float[Array, "layers clients out in"],
+    updates: Float[Array, "layers clients out in"],
+    members: Bool[Array, " clients"],
+) -> Float[Array, "t layers clients out in"]:
+    """t · own + (1 − t) · the members' median, at each candidate t; who has no company keeps its own."""
+    towards = members_median(updates, members)[:, None] - updates
+    company = (members & (members.sum() > 1))[None, :, None, None]
+    return jnp.stack([own + (1 - t) * jnp.where(company, towards, 0) for t in CANDIDATES])
+
+
+def members_median(
+    updates: Float[Array, "layers clients out in"], members: Bool[Array, " clients"]
+) -> Float[Array, "layers out in"]:
+    """Their geometric median over all layers together, each layer of a client clipped: what `adapters.save` shares."""
+    sizes = jnp.sqrt(jnp.square(updates).sum((2, 3)))
+    usual = jnp.nanmedian(jnp.where(members, sizes, jnp.nan), axis=1, keepdims=True)
+    clipped = jnp.minimum(1, CLIP * usual / jnp.where(sizes > 0, sizes, 1))[..., None, None] * updates
+    inner = jnp.einsum("lkij,lmij->km", clipped, clipped)
+    counted = members.astype(updates.dtype)
+
+    def step(_: Int[Array, ""], weights: Float[Array, " clients"]) -> Float[Array, " clients"]:
+        squares = jnp.diag(inner) - 2 * inner @ weights + weights @ inner @ weights
+        least = 1e-12 * jnp.diag(inner).max()
+        new = counted / jnp.sqrt(jnp.maximum(squares, least))
+        return new / jnp.maximum(new.sum(), least)
+
+    weights = jax.lax.fori_loop(0, STEPS, step, counted / jnp.maximum(counted.sum(), 1))
+    return jnp.einsum("k,lkij->lij", weights, jnp.nan_to_num(clipped))
+
+
+def chosen(losses: Float[Array, "t clients"], members: Bool[Array, " clients"]) -> Int[Array, ""]:
+    """The place of the t that serves the members' own losses best, one for all."""
+    return one_t(jnp.where(members[:, None], losses.T, jnp.nan))

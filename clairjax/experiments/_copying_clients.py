@@ -1,19 +1,21 @@
 """The ten clients of the copying experiment: their tasks, their fine-tuned models, and how these are judged."""
 
 import dataclasses
-from typing import Literal, NamedTuple, cast
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from .._typing import Key, Kind
 from ..data import Copying, Sequences
 from ..models import CopyingTransformer, LoRA
-from ._copying_training import FineTuning, Pretraining, accuracy, fine_tune
+from ._copying_training import FineTuning, Pretraining, accuracy, fine_tune, loss
 
 
+Data = TypeVar("Data")
 LENGTH, EXPONENT = 16, 1.1  # of the homogeneous regime
 LENGTHS, EXPONENTS = (10, 26), (0.95, 1.6)  # of the heterogeneous one
 
@@ -31,6 +33,7 @@ class Cell:
     clients: int = 10
     sequences: int = 2000
     test_sequences: int = 500
+    validation_sequences: int = 200
     scale: float = 16.0
     dropout: float = 0.005
     pretraining_steps: int = 5500
@@ -82,13 +85,7 @@ def train_fleet(cell: Cell, backbone: CopyingTransformer, tasks: Tasks, *, key: 
     adapted = cell.tuning.adapted(backbone, key=adapter_key)  # one key: the factors A start equal
     keys = jax.random.split(clients_key, cell.clients)
 
-    # The tasks differ in static ways, so the contaminated client's data are drawn apart; the training is one program.
-    tokens = jax.lax.map(
-        lambda each: Copying(each[0], each[1]).generate(cell.sequences, key=_data(each[2])).tokens,
-        (*(leaf[:-1] for leaf in tasks), keys[:-1]),
-    )
-    odd = Copying(tasks.exponents[-1], tasks.lengths[-1], kind=cell.contamination)
-    tokens = jnp.concatenate([tokens, odd.generate(cell.sequences, key=_data(keys[-1])).tokens[None]])
+    tokens = _draw(cell, tasks, jax.vmap(_data)(keys), cell.sequences)
 
     def train(each: tuple[Array, Key]) -> Fleet:
         model = fine_tune(adapted, each[0], cell.tuning, key=_dropout(each[1]))
@@ -100,6 +97,20 @@ def train_fleet(cell: Cell, backbone: CopyingTransformer, tasks: Tasks, *, key: 
     fleet = jax.lax.map(train, (tokens, keys))
     attention, up, down = (array.swapaxes(0, 1) for array in (fleet.attention, fleet.up, fleet.down))
     return Fleet(attention, up, down, fleet.outputs)
+
+
+def _draw(cell: Cell, tasks: Tasks, keys: Shaped[Array, " clients"], count: int) -> Int[Array, "clients count time"]:
+    """Of each client's own task. They differ in static ways, so the contaminated client's data are drawn apart."""
+    tokens = jax.lax.map(
+        lambda each: Copying(each[0], each[1]).generate(count, key=each[2]).tokens,
+        (*(leaf[:-1] for leaf in tasks), keys[:-1]),
+    )
+    odd = Copying(tasks.exponents[-1], tasks.lengths[-1], kind=cell.contamination)
+    return jnp.concatenate([tokens, odd.generate(count, key=keys[-1]).tokens[None]])
+
+
+def draw_validation(cell: Cell, tasks: Tasks, *, key: Key) -> Int[Array, "clients sequences time"]:
+    return _draw(cell, tasks, jax.random.split(key, cell.clients), cell.validation_sequences)
 
 
 def _data(key: Key) -> Key:
@@ -132,16 +143,34 @@ def judge(
     The biases of the projections are the backbone's: adapters leave them alone.
     """
     benign = len(tests.second)
+    outputs = jax.tree.map(lambda leaf: leaf[:benign], fleet.outputs)
+    return _by_client(backbone, outputs, methods[:, :, :benign], tests, accuracy)
 
-    def client(each: tuple[Array, eqx.nn.Linear, Sequences]) -> Float[Array, " methods"]:
-        matrices, output, sequences = each
+
+def losses(
+    backbone: CopyingTransformer,
+    fleet: Fleet,
+    methods: Float[Array, "methods layers clients out in"],
+    tokens: Int[Array, "clients sequences time"],
+) -> Float[Array, "methods clients"]:
+    """Each client's mean cross-entropy, as `judge` takes each method."""
+    return _by_client(backbone, fleet.outputs, methods, tokens, loss)
+
+
+def _by_client(
+    backbone: CopyingTransformer,
+    outputs: eqx.nn.Linear,
+    methods: Float[Array, "methods layers clients out in"],
+    data: Data,
+    score: Callable[[CopyingTransformer, Data], Float[Array, ""]],
+) -> Float[Array, "methods clients"]:
+    def client(each: tuple[Array, eqx.nn.Linear, Data]) -> Float[Array, " methods"]:
+        matrices, output, mine = each
 
         def method(weights: Float[Array, "layers out in"]) -> Float[Array, ""]:
             model = eqx.tree_at(lambda m: [layer.weight for layer in m.projections], backbone, list(weights))
-            return accuracy(eqx.tree_at(lambda m: m.output, model, output), sequences)
+            return score(eqx.tree_at(lambda m: m.output, model, output), mine)
 
         return jax.lax.map(method, matrices)
 
-    outputs = jax.tree.map(lambda leaf: leaf[:benign], fleet.outputs)
-    by_client = jnp.moveaxis(methods[:, :, :benign], 2, 0)
-    return jax.lax.map(client, (by_client, outputs, tests)).T
+    return jax.lax.map(client, (jnp.moveaxis(methods, 2, 0), outputs, data)).T

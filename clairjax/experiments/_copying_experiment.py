@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._blend import CANDIDATES
 from .._typing import Key
 from ..alignment import VERDICTS as WORDS
 from ..models import CopyingTransformer
 from ..sweep import Estimate, Results
-from ._copying_aggregation import aggregate
+from ._copying_aggregation import aggregate, blends, chosen
 from ._copying_backbone import backbones
-from ._copying_clients import Cell, draw_tasks, draw_tests, judge, train_fleet
+from ._copying_clients import Cell, draw_tasks, draw_tests, draw_validation, judge, losses, train_fleet
 from ._copying_training import Pretraining
 from ._experiment import Experiment
 from ._figure import legend_below, new_figure, points
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-small = partial(Cell, sequences=100, test_sequences=50, pretraining_steps=20)
+small = partial(Cell, sequences=100, test_sequences=50, validation_sequences=50, pretraining_steps=20)
 printed = partial(Cell, test_sequences=2000)
 REGIMES = ("homogeneous", "heterogeneous")
 
@@ -43,20 +44,28 @@ METHODS = {  # label and marker
     "auto_shrink": ("clair, shrink", "^"),
     "dual": ("clair, dual", "D"),
     "dual_shrink": ("clair, dual, shrink", "P"),
+    "median": ("members' median", "*"),
+    "one_t": ("one t by validation", "h"),
 }
 CLAIRS = ("published", "auto", "dual")  # those that give a verdict
 
 
 def replicate(key: Key, cell: Cell, models: Mapping[Pretraining, CopyingTransformer]) -> dict[str, Array]:
     """Each method's accuracy for each benign client, and what CLAIR says of the clients, per layer and together."""
-    task_key, train_key, test_key = jax.random.split(key, 3)
+    task_key, train_key, test_key, validation_key = jax.random.split(key, 4)
     model = jax.tree.map(jnp.asarray, models[cell.pretraining])
     tasks = draw_tasks(cell, task_key)
     fleet = train_fleet(cell, model, tasks, key=train_key)
     frozen = jnp.stack([layer.weight for layer in model.projections])
     methods, verdicts, pooled = aggregate(cell, fleet, frozen)
+    updates = (cell.scale * fleet.up @ fleet.down).astype(fleet.attention.dtype)
+    members = jnp.asarray(pooled.members)
+    blended = blends(fleet.attention, updates, members)
+    place = chosen(losses(model, fleet, blended, draw_validation(cell, tasks, key=validation_key)), members)
+    methods |= {"median": blended[0], "one_t": blended[place]}
     accuracies = judge(model, fleet, jnp.stack(list(methods.values())), draw_tests(cell, tasks, key=test_key))
     outputs = {**dict(zip(methods, accuracies, strict=True)), "kinds": pooled.kind, "relative": pooled.relative}
+    outputs["t"] = jnp.asarray(CANDIDATES)[place]
     for name, verdict in verdicts.items():
         outputs |= {
             f"{name}_members": verdict.members,
@@ -90,6 +99,12 @@ def share(row: Row[Cell]) -> str | None:
     oracle = gain(row, "oracle_fedavg").value
     best = max(gain(row, name).value for name in METHODS if name.startswith(("auto", "dual")))
     return f"{100 * best / oracle:.0f} %" if oracle > 0 else None
+
+
+def counted_t(row: Row[Cell]) -> str:
+    """Each t that was chosen, and how often."""
+    values, numbers = np.unique(row["t"], return_counts=True)
+    return ", ".join(f"{value:g} × {number}" for value, number in zip(values, numbers, strict=True))
 
 
 def right(row: Row[Cell], name: str) -> np.ndarray:
@@ -164,8 +179,12 @@ TABLES = (
     ),
     Tabulated[Cell](
         "Against local LoRA: points, paired over replicates",
-        (*WHERE, *GAINS, Column("share of oracle's gain", share)),
-        ("Share: the largest of clair's gains, dual and shrinkage included, over that of oracle FedAvg.",),
+        (*WHERE, *GAINS, Column("t", counted_t), Column("share of oracle's gain", share)),
+        (
+            "Members' median: their geometric median in place of each member's own adapter, as `OUT/global`. One t: "
+            "t · own + (1 − t) · median, with the t that the members' own validation losses choose for all of them.",
+            "Share: the largest of clair's gains, dual and shrinkage included, over that of oracle FedAvg.",
+        ),
     ),
     Tabulated[Cell](
         "Who belongs: replicates in which all clients are judged right; layers of eight that alone are right",

@@ -10,12 +10,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import clairjax as cj
+from clairjax._blend import CANDIDATES
 from clairjax.data import Copying, masked_accuracy
 from clairjax.experiments import EXPERIMENTS
 from clairjax.experiments import _copying_backbone as backbones
 from clairjax.experiments import _copying_experiment as copying
-from clairjax.experiments._copying_aggregation import PUBLISHED, as_published, by_factors
-from clairjax.experiments._copying_clients import Cell, Fleet, draw_tasks, draw_tests, judge, train_fleet
+from clairjax.experiments._copying_aggregation import (
+    PUBLISHED,
+    as_published,
+    blends,
+    by_factors,
+    chosen,
+    members_median,
+)
+from clairjax.experiments._copying_clients import (
+    Cell,
+    Fleet,
+    draw_tasks,
+    draw_tests,
+    draw_validation,
+    judge,
+    losses,
+    train_fleet,
+)
 from clairjax.experiments._copying_training import (
     FineTuning,
     Pretraining,
@@ -159,6 +177,61 @@ def test_one_layer_without_differences_changes_no_verdict(rng):
     np.testing.assert_array_equal(verdicts["auto"].members, np.arange(10) < 9)
 
 
+def test_the_median_is_the_matrix_nearest_to_the_members(rng):
+    """By gradient: the sum of the members' unit vectors towards it is zero. The stranger's numbers do not enter."""
+    updates = rng.normal(size=(3, 10, 12, 14))
+    updates[:, 4] *= 40  # clipped layer by layer
+    members = np.arange(10) < 9
+    found = np.asarray(members_median(jnp.asarray(updates), jnp.asarray(members)))
+    sizes = np.linalg.norm(updates, axis=(2, 3), keepdims=True)
+    clipped = updates * np.minimum(1, 1.5 * np.median(sizes[:, :9], axis=1, keepdims=True) / sizes)
+    apart = (found[:, None] - clipped)[:, :9].swapaxes(0, 1).reshape(9, -1)
+    towards = apart / np.linalg.norm(apart, axis=1, keepdims=True)
+    assert np.linalg.norm(towards.sum(0)) < 1e-6
+    updates[:, 9] = 1e6
+    np.testing.assert_array_equal(members_median(jnp.asarray(updates), jnp.asarray(members)), found)
+
+
+def test_members_get_the_blend_and_others_keep_their_own(rng):
+    updates, frozen = rng.normal(size=(3, 10, 12, 14)), rng.normal(size=(3, 1, 12, 14))
+    own = frozen + updates
+    members = np.arange(10) < 9
+    found = np.asarray(blends(jnp.asarray(own), jnp.asarray(updates), jnp.asarray(members)))
+    median = members_median(jnp.asarray(updates), jnp.asarray(members))
+    for place, t in enumerate((0, 0.25, 0.5, 0.75, 1)):
+        blend = frozen[:, 0] + t * updates[:, 2] + (1 - t) * median
+        np.testing.assert_allclose(found[place, :, 2], blend, atol=1e-12)
+        np.testing.assert_array_equal(found[place, :, 9], own[:, 9])
+    alone = blends(jnp.asarray(own), jnp.asarray(updates), jnp.asarray(np.arange(10) < 1))
+    np.testing.assert_array_equal(alone, np.broadcast_to(own, (5, *own.shape)))
+
+
+def test_the_t_is_the_one_that_adapters_choose(rng):
+    """By the members' losses alone."""
+    for gain in (0.5, 0.0, -0.5):
+        table = 2 + gain * np.linspace(-1, 0, 5)[:, None] + 0.1 * rng.normal(size=(5, 10))
+        told = {f"{k}": dict(zip(CANDIDATES, table[:, k], strict=True)) for k in range(9)}
+        table[:, 9] = -1e6 * np.arange(5)
+        place = chosen(jnp.asarray(table), jnp.arange(10) < 9)
+        assert CANDIDATES[int(place)] == cj.adapters.choose(told)
+
+
+def test_validation_is_of_each_clients_own_task_and_apart_from_the_test(model, key):
+    tasks = draw_tasks(SMALL, key)
+    tokens = draw_validation(SMALL, tasks, key=key)
+    assert tokens.shape == (4, 200, 64)
+    own = Copying(tasks.exponents[3], tasks.lengths[3], kind="reversed")
+    drawn = eqx.filter_jit(own.generate)(200, key=jax.random.split(key, 4)[3]).tokens
+    np.testing.assert_array_equal(tokens[3], drawn)
+    base = jnp.stack([layer.weight for layer in model.projections])
+    outputs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (4, *leaf.shape)), model.output)
+    nothing = jnp.zeros((8, 4, 64, 3))
+    fleet = Fleet(jnp.broadcast_to(base[:, None], (8, 4, 64, 64)), nothing, nothing.mT, outputs)
+    found = losses(model, fleet, fleet.attention[None], tokens[:, :20])
+    expected = [float(loss(model, tokens[k, :20])) for k in range(4)]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+
+
 def test_the_published_procedure_uses_the_printed_numbers(rng):
     for regime, printed in {"homogeneous": (0.5, 0.4, 0.5), "heterogeneous": (0.5, 0.2, 0.01)}.items():
         settings = PUBLISHED[regime]
@@ -207,6 +280,7 @@ def made(name, replicates=4):
     for cell in cells:
         arrays[cell] = {method: draws.uniform(0.7, 0.8, (replicates, cell.benign)) for method in copying.METHODS}
         arrays[cell]["relative"] = np.linspace(1.4, 0.1, cell.clients) + np.arange(replicates)[:, None] / 100
+        arrays[cell]["t"] = np.array([0.0, 0.25, 0.25, 1.0])
         arrays[cell]["kinds"] = np.tile(np.where(np.arange(cell.clients) < cell.benign, 0, 3), (replicates, 1))
         for who in copying.CLAIRS:
             benign = np.arange(cell.clients) < cell.benign
@@ -237,6 +311,7 @@ def test_the_table_counts_wrong_verdicts_and_pairs_differences():
     tables = EXPERIMENTS["clair-table3"].report(results)
     assert tables[2].rows[0][5] == "3 of 4"
     assert tables[1].rows[0][5] == "1.00 ±0.00"
+    assert tables[1].rows[0][-2] == "0 × 1, 0.25 × 2, 1 × 1"
     assert tables[0].rows[0][3] == "78.27" and tables[0].rows[1][3] == "77.77"
 
 
