@@ -1,10 +1,15 @@
 """Adapters that other tools wrote: PEFT's LoRA folders in, a verdict and refined folders out. Public as `adapters`."""
 
 from ._adapters import Adapters as Adapters
+from ._adapters import from_states as from_states
 from ._adapters import load as load
 from ._choose import choose as choose
 from ._command import Command as Command
 from ._command import command as command
+from ._folder import State as State
+from ._hand_out import HandOut as HandOut
+from ._hand_out import hand_out as hand_out
+from ._hand_out import state as state
 from ._out import check_out as check_out
 from ._out import check_report as check_report
 from ._refine import Refinement as Refinement

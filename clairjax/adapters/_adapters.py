@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from .. import _validate
 from ..alignment import LowRankMatrices
 from ._agree import other_bases, other_shapes
-from ._folder import Folder, faulty, followed, read_folder
+from ._folder import Folder, State, faulty, followed, read_folder
 from ._names import named_folders
 from ._renamed import apart
 
@@ -93,6 +93,34 @@ def load(
             f"folders must be from at least {LEAST} clients, for a majority to be defined, got {len(named)}."
         )
     clients = {name: _read(folder, name, strict) for name, folder in named.items()}
+    notices = [f"client {name}: left out, as it was said" for name in exclude]
+    return compared(clients, notices, strict=strict, same_base=same_base)
+
+
+def from_states(states: Mapping[str, State]) -> Adapters:
+    """Adapters that are in memory, as `load` gives those in folders; over one base model, whatever it is called.
+
+    **Arguments:** `states`, of `state`, by their clients' names; at least three.
+
+    **Returns:** `Adapters`.
+
+    **Raises:** `ValueError` for fewer than three clients, and for shapes of a module of which two are the most common.
+
+    **Cost:** looks at no number.
+
+    >>> import clairjax as cj
+    >>> cj.adapters.from_states({})
+    Traceback (most recent call last):
+    ValueError: states must be from at least 3 clients, for a majority to be defined, got 0.
+    """
+    if len(states) < LEAST:
+        raise _validate.fail("states", f"from at least {LEAST} clients, for a majority to be defined", len(states))
+    clients: dict[str, Folder] = {name: replace(each, name=name) for name, each in states.items()}
+    return compared(clients, [], strict=False, same_base=True)
+
+
+def compared(clients: dict[str, Folder], left_out: list[str], *, strict: bool, same_base: bool) -> Adapters:
+    """Clients that were read, wherever: who can take part, and in which modules."""
     other, notices = other_bases(_usable(clients), same=same_base, strict=strict)
     clients = _without(clients, other)
     clients = _without(clients, other_shapes(_usable(clients), least=LEAST, strict=strict))
@@ -107,7 +135,7 @@ def load(
     if not modules:
         why = "".join(f" Of client {name}, {how}." for name, how in renamed.items())
         raise ValueError(f"some module must be adapted by at least {LEAST} clients, got none.{why}")
-    notices += [f"client {name}: left out, as it was said" for name in exclude]
+    notices += left_out
     notices += [f"client {name}: {how}; so it is not compared with them" for name, how in renamed.items()]
     notices += _notices(usable, modules, skipped)
     return Adapters(clients, modules, skipped, tuple(notices), renamed)

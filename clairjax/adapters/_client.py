@@ -62,6 +62,16 @@ class Adapter:
             tensors |= {place.up_key: up * up.dtype.type(scales[module]), place.down_key: down}
         return tensors
 
+    def at_own_scale(self) -> dict[str, np.ndarray]:
+        """All at the scales of the client's configuration, whose ranks they have: for one who goes on with it."""
+        tensors, _, scales = self.tensors()
+        for module, place in self.folder.modules.items():
+            whole = tensors[place.up_key], tensors[place.down_key]
+            if (scale := self.folder.settings.scale(module)) != scales[module]:
+                pair = at_scale(whole, scale, self.folder.name, module, place.kind)
+                tensors |= dict(zip((place.up_key, place.down_key), pair, strict=True))
+        return tensors
+
     def facts(self) -> dict[str, dict[str, float]]:
         """For the report, by module."""
         return {
@@ -72,6 +82,18 @@ class Adapter:
     def write(self, target: Path) -> None:
         tensors, ranks, scales = self.tensors()
         write_folder(target, tensors, refined_fields(self.folder.settings, ranks, scales), self.folder.path / CARD)
+
+
+def at_scale(pair: Pair, scale: float, whose: str, module: str, kind: str) -> Pair:
+    """Factors of scale 1 as an adapter of this scale has them.
+
+    **Raises:** `ValueError` where they do not fit its type.
+    """
+    up, down = pair
+    with np.errstate(over="ignore"):
+        found = in_type((up.astype(np.float64) / scale, down.astype(np.float64)), FLOATS[kind])
+    check_finite(found, whose, module, kind)
+    return found
 
 
 def write_folder(
@@ -108,7 +130,7 @@ def _part(refinement: Refinement, name: str, module: str, t: float, theirs: list
     if len(whole) > 1 and (refinement.rank is not None or exact[0].shape[1] <= LARGE):
         found = spectrum(exact)
         needed = rank_within(found.values, refinement.tolerance * length)
-        rank = refinement.rank or needed
+        rank = refinement.rank_of(name, module) or needed
         factors = balanced(found, rank)
         lost = float(np.linalg.norm(found.values[rank:]))
         if rank < own[0].shape[1] and lost > max(change, refinement.tolerance * length):

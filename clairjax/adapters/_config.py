@@ -98,6 +98,11 @@ def read_settings(folder: Path, client: str) -> Settings:
     except (ValueError, RecursionError) as error:
         what = f"{CONFIG} must be JSON, no deep nesting and no name twice"
         raise ValueError(f"client {client}: {what}, got {error}.") from None
+    return checked_settings(fields, client)
+
+
+def checked_settings(fields: Any, client: str) -> Settings:
+    """**Raises:** `ValueError` naming the client and the field."""
     if not isinstance(fields, dict):
         raise ValueError(f"client {client}: {CONFIG} must hold an object, got {type(fields).__name__}.")
     _check(fields, client)

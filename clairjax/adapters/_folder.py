@@ -2,20 +2,22 @@
 
 import os
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ._beside import PREFIX, not_embeddings, trained_in_full
-from ._config import Settings, read_settings
-from ._tensors import FLOATS, KINDS, headers, read, wide
+from ._config import Settings, checked_settings, read_settings
+from ._tensors import FLOATS, KINDS, headers, kind_of, read, wide
 
 
 WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(?P<end>\.weight)?")
 MODULE = re.compile(r"[\w-]+(\.[\w-]+)*")
+NOWHERE = Path(os.devnull)  # nothing lies below it
 EMPTY = (0,)  # the shape that ZeRO-3 leaves
 Tensors = dict[str, tuple[tuple[int, ...], str]]  # shapes and types by key
 PAIRS = ({"lora_A", "lora_B"}, {"lora_embedding_A", "lora_embedding_B"})
@@ -83,6 +85,23 @@ def read_folder(path: Path, name: str) -> Folder:
         raise ValueError(f"client {name} must have {WEIGHTS}, got none in {path}.")
     modules, carried = _sort(headers(path / WEIGHTS, name), settings)
     return Folder(name, path, settings, modules, carried)
+
+
+@dataclass(frozen=True)
+class State(Folder):
+    """An adapter that is in memory and was never on a disk, as it came in a message."""
+
+    held: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def read(self, keys: list[str] | tuple[str, ...]) -> dict[str, np.ndarray]:
+        return {key: self.held[key] for key in keys}
+
+
+def read_state(tensors: Mapping[str, np.ndarray], fields: Any, name: str) -> State:
+    """As `read_folder`, of a state dictionary and what `adapter_config.json` would say."""
+    settings = checked_settings(fields, name)
+    modules, carried = _sort({key: (one.shape, kind_of(one.dtype)) for key, one in tensors.items()}, settings)
+    return State(name, NOWHERE, settings, modules, carried, held=tensors)
 
 
 def faulty(name: str, path: Path, why: str) -> Folder:

@@ -18,6 +18,7 @@ from ._verdict import IDLE, UNUSABLE, ClientVerdict, Finding, judge
 
 TOLERANCE = 0.05
 AUTO, ROWS, COLUMNS = "auto", "rows", "columns"
+OWN = "own"  # rank, of what is handed out to clients who go on with it
 ONE_START = 0.5  # overlap of row spaces, of adapters that started from one A
 CLIP = 1.5  # times the usual size of a module, the most of a client that enters what is shared
 
@@ -29,7 +30,7 @@ class Refinement:
     adapters: Adapters
     findings: dict[str, Finding]
     verdicts: dict[str, ClientVerdict]
-    rank: int | None
+    rank: int | str | None
     tolerance: float
     shrink: bool
     shared: str
@@ -46,6 +47,12 @@ class Refinement:
         """Clients refined in a module: the members that have it."""
         members = self.members
         return [name for name in self.findings[module].clients if name in members]
+
+    def rank_of(self, name: str, module: str) -> int | None:
+        """The rank of what a client gets, where it was said."""
+        if isinstance(self.rank, str):
+            return self.adapters.clients[name].modules[module].rank
+        return self.rank
 
     def refined(self, module: str, shared: str | None = None) -> tuple[LowRankMatrices, RefinedFactors]:
         """The reported factors of `members_of(module)`, and CLAIR's by rows or columns; None is as `refine` was told.

@@ -25,7 +25,8 @@ from ._refine import Refinement
 from ._report import Facts, Written, report
 from ._serving import for_serving
 from ._shared import Median, Shared, median_tensors
-from ._sharing import Evaluate, Sharing, find_sharing, find_space, undecided
+from ._sharing import Evaluate, Sharing, find_sharing, share, undecided
+from ._store import PARTS, OnDisk
 
 
 Progress = Callable[[str], Any]
@@ -131,7 +132,7 @@ def candidates(
             for t in CANDIDATES:
                 blended(shared, name, t).write(folder / name / f"t-{t:g}")
         shutil.rmtree(folder / GLOBAL)
-        shutil.rmtree(folder / ".parts", ignore_errors=True)
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
     return {name: {t: Path(out) / name / f"t-{t:g}" for t in CANDIDATES} for name in refinement.members}
 
 
@@ -176,7 +177,7 @@ def _fill(
         sent, notices = halves(refinement, common)
         sharing = find_sharing(shared, seen, blend, evaluate, sent)
         written = Written(sharing, common, median, shared, _write_clients(shared, sharing, folder, progress), notices)
-        shutil.rmtree(folder / ".parts", ignore_errors=True)
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
     if serving:
         for_serving(folder)
     content = report(refinement, written)
@@ -191,12 +192,7 @@ def _share(
     """The median is written first."""
     median, tensors = median_tensors(refinement, common, progress)
     write_folder(folder / GLOBAL, tensors, global_fields(median.template.settings, median.ranks, median.adapted))
-    space, seen = find_space(refinement, common)
-    places = {module: {name: k for k, name in enumerate(names)} for module, names in common.clips.items()}
-    shared = Shared(space, refinement, folder, median.template, places)
-    if space in ("rows", "columns"):
-        shared.write_parts(progress)
-    return shared, seen, median
+    return *share(refinement, common, median, OnDisk(folder), progress), median
 
 
 def _write_clients(shared: Shared, sharing: Sharing, folder: Path, progress: Progress | None) -> dict[str, Facts]:

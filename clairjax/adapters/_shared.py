@@ -1,20 +1,20 @@
-"""What the members share of each module: their median, one for all, or CLAIR's part for each. It lies on the disk."""
+"""What the members share of each module: their median, one for all, or CLAIR's part for each."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..alignment import Factored
-from ._folder import WEIGHTS, Folder
+from ._folder import Folder
 from ._names import GLOBAL
 from ._pool import Pool
-from ._products import Pair, balanced, in_type, norm, rank_within, spectrum, summed
+from ._products import Pair, Spectrum, balanced, in_type, norm, rank_within, spectrum, summed
 from ._refine import Refinement
-from ._tensors import FLOATS, read, write
+from ._store import Store
+from ._tensors import FLOATS
 
 
 MEDIAN = "median"
@@ -29,7 +29,7 @@ class Shared:
 
     space: str
     refinement: Refinement
-    folder: Path
+    store: Store
     template: Folder
     places: dict[str, dict[str, int]] = field(default_factory=dict)
     ranks: dict[str, tuple[int, bool]] = field(default_factory=dict)
@@ -41,19 +41,19 @@ class Shared:
             return None
         if self.space == MEDIAN:
             place = self.template.modules[module]
-            up, down = read(self.folder / GLOBAL / WEIGHTS, GLOBAL, [place.up_key, place.down_key]).values()
-            return [(1.0, (up, down))]
+            up, down = self.store.get(GLOBAL, [place.up_key, place.down_key])
+            rank = self.refinement.rank_of(name, module)  # the best approximations of smaller ranks are its parts
+            return [(1.0, (up[:, :rank], down[:rank]))]
         number = self.places[module][name]
         keys = [f"up.{number}", f"down.{number}", "up", "down"]
-        own_up, own_down, up, down = read(self._file(module), name, keys).values()
+        own_up, own_down, up, down = self.store.get(self._part(module), keys)
         return [(1.0, (own_up, own_down)), (self.coefficients[name, module], (up, down))]
 
-    def _file(self, module: str) -> Path:
-        return self.folder / ".parts" / f"{list(self.places).index(module)}.safetensors"
+    def _part(self, module: str) -> str:
+        return f"{list(self.places).index(module)}"
 
     def write_parts(self, progress: Callable[[str], Any] | None) -> None:
         """CLAIR's, module by module."""
-        (self.folder / ".parts").mkdir()
         for module, places in self.places.items():
             if progress is not None:
                 progress(module)
@@ -66,7 +66,8 @@ class Shared:
             ups, downs = (np.asarray(side) for side in (refined.own_up, refined.own_down))
             tensors = {f"up.{k}": up for k, up in enumerate(ups)} | {f"down.{k}": one for k, one in enumerate(downs)}
             sides = {"up": common[0].astype(ups.dtype), "down": common[1].astype(ups.dtype)}
-            write({key: np.ascontiguousarray(one) for key, one in (tensors | sides).items()}, self._file(module))
+            whole = {key: np.ascontiguousarray(one) for key, one in (tensors | sides).items()}
+            self.store.put(self._part(module), whole)
             for name, share in zip(places, np.asarray(refined.common_share).tolist(), strict=True):
                 self.coefficients[name, module] = share
             self.ranks[module] = self._rank(module, refined)
@@ -118,13 +119,18 @@ def median_tensors(
         whole = pool.median(refinement, module)
         found = spectrum(whole)
         length = float(np.linalg.norm(found.values))
-        rank = refinement.rank or rank_within(found.values, HALF * refinement.tolerance * length)
+        rank = _rank(refinement, module, pool.clips[module], found, length)
         kind = Counter(clients[name].modules[module].kind for name in pool.clips[module]).most_common(1)[0][0]
         factors = in_type(balanced(found, rank), FLOATS[kind])
         check_finite(factors, GLOBAL, module, kind)
         tensors |= dict(zip((place.up_key, place.down_key), factors, strict=True))
         ranks[module], errors[module] = rank, relative(norm(summed([(1, factors), (-1, whole)])), length)
     return Median(template, tuple(clients[first].modules), ranks, errors), tensors
+
+
+def _rank(refinement: Refinement, module: str, names: Iterable[str], found: Spectrum, length: float) -> int:
+    said = [rank for name in names if (rank := refinement.rank_of(name, module)) is not None]
+    return max(said) if said else rank_within(found.values, HALF * refinement.tolerance * length)
 
 
 def check_finite(factors: Pair, whose: str, module: str, kind: str) -> None:

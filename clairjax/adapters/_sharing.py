@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from ._evidence import Evidence, evidence
 from ._halves import Halves
 from ._pool import Pool
 from ._refine import AUTO, Refinement
-from ._shared import MEDIAN, Shared
+from ._shared import MEDIAN, Median, Shared
+from ._store import Store
 
 
 Evaluate = Callable[[str, dict[str, np.ndarray]], float]
@@ -44,6 +46,18 @@ def find_space(refinement: Refinement, pool: Pool) -> tuple[str, Evidence]:
         return refinement.shared, Evidence({})
     found = evidence(refinement, pool)
     return found.space or MEDIAN, found
+
+
+def share(
+    refinement: Refinement, pool: Pool, median: Median, store: Store, progress: Callable[[str], Any] | None
+) -> tuple[Shared, Evidence]:
+    """What members share, when the median lies in the store; and what their deviations tell of it."""
+    space, seen = find_space(refinement, pool)
+    places = {module: {name: k for k, name in enumerate(names)} for module, names in pool.clips.items()}
+    shared = Shared(space, refinement, store, median.template, places)
+    if space != MEDIAN:
+        shared.write_parts(progress)
+    return shared, seen
 
 
 def undecided(refinement: Refinement) -> Sharing:

@@ -21,6 +21,13 @@ FLOAT8 = {
 KINDS = {*FLOATS, *FLOAT8, "BOOL", "C64", *(f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64))}
 
 
+def kind_of(dtype: np.dtype[Any]) -> str:
+    """The format's name of a type of NumPy or ml_dtypes; their own name of it where the format has none."""
+    names = {name: kind for kind, name in (FLOATS | FLOAT8).items()} | {"bool": "BOOL", "complex64": "C64"}
+    whole = f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+    return names.get(dtype.name, whole if whole in KINDS else dtype.name)
+
+
 @contextmanager
 def opened(path: Path, client: str) -> Iterator[Any]:
     try:
