@@ -70,6 +70,7 @@ MAY_IMPORT = {
         "profiling",
     },
     "adapters": {"alignment"},
+    "flower": {"adapters"},
     "cli": {"experiments", "adapters", "profiling", "sweep"},
 }
 EVERYONE = {
@@ -96,6 +97,7 @@ EXTRAS = [
     "hypothesis",
     "chex",
     "safetensors",
+    "flwr",
 ]
 
 
@@ -157,7 +159,7 @@ def test_other_rooms_are_entered_by_the_door():
 def test_extras_are_imported_where_they_are_used():
     """At the top of a file there is only what every installation has."""
     extra = lambda path: imports(path, everywhere=False)[1] - CORE - {"clairjax"}
-    assert not broken(extra, outside("cli", "experiments"))
+    assert not broken(extra, outside("cli", "experiments", "flower"))
 
 
 def test_kernels_import_jax_only():

@@ -1,0 +1,92 @@
+"""What nodes sent, read with suspicion: adapters by node, and why the others are none. No reply stops a round."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, RecordDict
+
+from ..adapters import State, state
+from ._records import CONFIG, tensors
+
+
+PLAIN = re.compile(r"\^?[\w\\.-]+\$?")  # a pattern without repetitions cannot take for ever
+MASKED = "secagg"
+SECURE = (
+    "ClairStrategy must see each adapter to judge it, so that secure aggregation (SecAgg, SecAgg+), which hides them, "
+    "cannot be used with it: take the mod out of the ClientApp, and the workflow out of the ServerApp"
+)
+
+
+def read_replies(replies: Iterable[Message], like: State) -> tuple[dict[int, State], dict[int, str], dict[int, str]]:
+    """Adapters, reasons why others cannot be used, and reasons why nothing came; by node, in the order of numbers."""
+    received: dict[int, State] = {}
+    unusable: dict[int, str] = {}
+    failed: dict[int, str] = {}
+    for each in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+        node = each.metadata.src_node_id
+        if each.has_error():
+            reason = f"{each.error.reason}"
+            failed[node] = f"an error: {SECURE if MASKED in reason.lower() else reason}"
+            continue
+        try:
+            received[node] = _adapter(node, each.content, like)
+        except Exception as error:  # whatever a node sent
+            unusable[node] = str(error) or repr(error)
+    return received, unusable, failed
+
+
+def _adapter(node: int, content: RecordDict, like: State) -> State:
+    if any(MASKED in name.lower() for name in content.config_records):
+        raise ValueError(SECURE)
+    if len(content.array_records) != 1:
+        raise ValueError(f"a reply must have one ArrayRecord, got {len(content.array_records)}")
+    (record,) = content.array_records.values()
+    found = state(tensors(record), _fields(content, like), str(node))
+    for name, place in found.modules.items():
+        if name not in like.modules:
+            raise ValueError(f"modules must be those of the initial arrays, got {name}")
+        if place.matrix != (expected := like.modules[name].matrix):
+            raise ValueError(f"module {name} must be of shape (out, in) {expected}, got {place.matrix}")
+    for place in found.modules.values():
+        for key in (place.up_key, place.down_key):
+            if not np.isfinite(found.held[key]).all():
+                raise ValueError(f"{key} must be finite, got NaN or infinite values")
+    return found
+
+
+def _fields(content: RecordDict, like: State) -> dict[str, Any]:
+    """The node's configuration, where it sent one."""
+    for config in content.config_records.values():
+        if CONFIG in config:
+            fields = json.loads(str(config[CONFIG]))
+            if isinstance(fields, Mapping):
+                _check_patterns(fields)
+            return fields
+    return like.settings.fields
+
+
+def _check_patterns(fields: Mapping[str, Any]) -> None:
+    for name in ("rank_pattern", "alpha_pattern"):
+        patterns = fields.get(name) or {}
+        if isinstance(patterns, Mapping):
+            for pattern in patterns:
+                if not PLAIN.fullmatch(str(pattern)):
+                    raise ValueError(f"{name} from a node must have plain names of modules, got {pattern!r:.80}")
+
+
+def sound(contents: Iterable[RecordDict], weight: str) -> list[RecordDict]:
+    """Of replies those whose metrics can be averaged: one record each, with a weight, and the names that most have."""
+    usable = [each for each in contents if len(each.metric_records) == 1 and _weighed(each, weight)]
+    names = [frozenset(next(iter(each.metric_records.values()))) for each in usable]
+    usual = max(names, key=names.count, default=frozenset())
+    return [each for each, mine in zip(usable, names, strict=True) if mine == usual]
+
+
+def _weighed(content: RecordDict, weight: str) -> bool:
+    (record,) = content.metric_records.values()
+    number = record.get(weight)
+    plain = all(isinstance(each, int | float) and np.isfinite(each) for each in record.values())
+    return plain and isinstance(number, int | float) and number > 0
