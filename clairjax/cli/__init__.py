@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from typing import TextIO
 
+from .._cores import cores, quota
 from ._ending import at_once, handle, leave, tell
 from ._programs import keep_programs
 
@@ -20,6 +21,8 @@ def main() -> None:
     sys.stdout, sys.stderr = _open(sys.stdout), _open(sys.stderr)
     # LAPACK's threads spin beside XLA's and can slow small problems manyfold; read at the first call to it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if quota() is not None:  # XLA would start a thread for every core of the host
+        os.environ.setdefault("NPROC", str(cores()))
     keep_programs()
     status = 0
     try:

@@ -16,7 +16,8 @@ from .. import __version__, experiments
 from ..experiments import Experiment
 from ..profiling import profile as measure
 from ._common import REFUSED, console, fail, folder
-from ._ending import in_order
+from ._ending import in_order, say
+from ._parts import parse, several_tasks
 from ._refine import refine
 
 
@@ -107,6 +108,14 @@ def reproduce(
             "Digits that scikit-learn ships if left out.",
         ),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N|prepare",
+            help="Compute and store one of N parts, I from 0 to N − 1: on many machines, in any order, also at once. "
+            "The same command without it collects them. prepare: only what all parts share.",
+        ),
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Run an experiment and print our figures beside the paper's.
@@ -115,13 +124,21 @@ def reproduce(
     manifest.json. The same command again goes on where it stopped.
     """
     with _refusing(name):
+        stretch = None if part is None else parse(part, out)
         experiment, preset, cells = _chosen(name, preset, dtype, changes)
         if out is None:
             own = [preset, dtype or experiment.precision, f"seed{seed}", *(changes or [])]
             out = Path("results") / experiment.name / "-".join(own + ([data.resolve().name] if data else []))
-        results = experiment.run(
-            preset=preset, replicates=replicates, seed=seed, cells=cells, out=out, progress=True, data=data
-        )
+        asked: dict[str, Any] = {"preset": preset, "replicates": replicates, "seed": seed, "cells": cells}
+        asked |= {"out": out, "progress": True, "data": data}
+        if part is not None:
+            computed = experiment.run_part(stretch, **asked)
+            done = "Prepared" if stretch is None else f"Part {part}: {computed} blocks computed"
+            print(f"{done}. In {out}.")
+            return
+        if (warning := several_tasks()) is not None:
+            say(f"Warning: {warning}")
+        results = experiment.run(**asked)
         tables = experiment.write(results, out)
     console().print(*tables)
     seconds = results.manifest["wall_seconds"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import time
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._files import replace_file
+from .._files import create_file, locked, replace_file
 from .._progress import Progress
 from ..data import Copying
 from ..models import CopyingTransformer
@@ -49,15 +50,24 @@ def backbone(
 
     **Returns:** the model with NumPy arrays for leaves, so that a trace takes them for constants.
 
-    A file that is damaged or of other settings is reported by a warning and written anew.
+    A file that is damaged or of other settings is reported by a warning and written anew. Of processes that need the
+    same file at once, one trains and the others wait. Where folders cannot be locked all train, and all take the file
+    of the first.
     """
     folder = os.environ.get(CACHE) or folder
-    path = None if folder is None else Path(folder) / file_name(settings)
-    model = None if path is None else _load(path, settings)
-    if model is None:
-        model, manifest = pretrain(settings, progress=progress)
-        if path is not None:
-            _save(path, model, manifest)
+    if folder is None:
+        return pretrain(settings, progress=progress)[0]
+    path = Path(folder) / file_name(settings)
+    if (model := _load(path, settings)) is not None:
+        return model
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.parent):
+        model = _load(path, settings)
+        if model is None:
+            unusable = path.exists()
+            model, manifest = pretrain(settings, progress=progress)
+            if not _save(path, model, manifest, unusable):
+                model = _load(path, settings) or model
     return model
 
 
@@ -97,15 +107,16 @@ def _accuracy(model: CopyingTransformer, settings: Pretraining, length: int) -> 
     return float(jax.jit(accuracy)(jax.tree.map(jnp.asarray, model), sequences))
 
 
-def _save(path: Path, model: CopyingTransformer, manifest: dict[str, Any]) -> None:
+def _save(path: Path, model: CopyingTransformer, manifest: dict[str, Any], replace: bool) -> bool:
+    """False if another process's file is there, and not to be replaced."""
     arrays = _named(model)
     arrays[_MANIFEST] = np.frombuffer(json.dumps(manifest).encode(), np.uint8)
-
-    def write(beside: Path) -> None:
-        with open(beside, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-
-    replace_file(path, write)
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    if not replace:
+        return create_file(path, file.getvalue())
+    replace_file(path, lambda beside: beside.write_bytes(file.getvalue()))
+    return True
 
 
 def _load(path: Path, settings: Pretraining) -> CopyingTransformer | None:

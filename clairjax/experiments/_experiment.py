@@ -91,6 +91,7 @@ class Experiment(Generic[C]):
     """
 
     precision: ClassVar[str] = "float64"  # where none is asked for
+    _sweeps: ClassVar[tuple[Callable[..., Any], Callable[..., int]]] = sweep.run, sweep.run_part
 
     name: str
     summary: str
@@ -151,23 +152,57 @@ class Experiment(Generic[C]):
     ) -> Results[C]:
         """Run it as a sweep: the cells and replicates of the preset unless given; see `clairjax.sweep.run`.
 
-        `data` is for experiments on images alone, and refused here.
+        `data` is for experiments on images alone, and refused by others.
         """
+        whole, _ = self._sweeps
+        return whole(**self._asked(preset, replicates, seed, cells, out, progress, data))
+
+    def run_part(
+        self,
+        part: tuple[int, int] | None,
+        *,
+        preset: str | None = None,
+        replicates: int | None = None,
+        seed: int = 0,
+        cells: Sequence[C] | None = None,
+        out: str | os.PathLike[str],
+        progress: bool | None = None,
+        data: str | os.PathLike[str] | None = None,
+    ) -> int:
+        """Compute and store part (i, n) of `run` with these arguments; see `clairjax.sweep.run_part`.
+
+        Without a part, only `prepare` is called, which may keep in `out` what all parts share.
+        """
+        _, stretch = self._sweeps
+        asked = self._asked(preset, replicates, seed, cells, out, progress, data)
+        return 0 if part is None else stretch(part=part, **asked)
+
+    def _asked(
+        self,
+        preset: str | None,
+        replicates: int | None,
+        seed: int,
+        cells: Sequence[C] | None,
+        out: str | os.PathLike[str] | None,
+        progress: bool | None,
+        data: str | os.PathLike[str] | None,
+    ) -> dict[str, Any]:
+        """What the sweep is called with."""
         if data is not None:
             raise _validate.fail("--data", f"left out, since {self.name} draws its data", os.fspath(data))
         size = self.preset(self.default if preset is None else preset)
         cells = size.cells if cells is None else cells
         arguments = {"experiment": self.name, "seed": seed}
         sweep.check_folder(out, {"arguments": arguments})  # before `prepare`, as far as it is known
-        return sweep.run(
-            self.prepared(cells, out, progress),
-            cells,
-            key=jax.random.key(seed),
-            replicates=size.replicates if replicates is None else replicates,
-            out=out,
-            arguments=arguments,
-            progress=progress,
-        )
+        return {
+            "replicate": self.prepared(cells, out, progress),
+            "cells": cells,
+            "key": jax.random.key(seed),
+            "replicates": size.replicates if replicates is None else replicates,
+            "out": out,
+            "arguments": arguments,
+            "progress": progress,
+        }
 
     def report(self, results: Results[C]) -> list[Table]:
         """The tables; below the first of them, which replicates failed and are left out."""

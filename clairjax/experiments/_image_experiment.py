@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import jax
 
 from .. import _validate, sweep
-from ..sweep import Results
 from ._experiment import C, Experiment, Replicate
 from ._images import Images, images_for
 
@@ -28,6 +27,7 @@ class ImageExperiment(Experiment[C]):
     """
 
     precision: ClassVar[str] = "float32"
+    _sweeps = sweep.run_calls, sweep.run_calls_part
     alike: Any = dataclasses.field(default=lambda cell: cell)
 
     def prepared(
@@ -36,18 +36,17 @@ class ImageExperiment(Experiment[C]):
         must_be = "an experiment whose replicate is one compiled program"
         raise _validate.fail("NAME", must_be, f"{self.name}, which trains networks round by round")
 
-    def run(
+    def _asked(
         self,
-        *,
-        preset: str | None = None,
-        replicates: int | None = None,
-        seed: int = 0,
-        cells: Sequence[C] | None = None,
-        out: str | os.PathLike[str] | None = None,
-        progress: bool | None = None,
-        data: str | os.PathLike[str] | None = None,
-    ) -> Results[C]:
-        """Run it as a sweep of calls; see `clairjax.sweep.run_calls`. `data`: a folder for `data.read_images`."""
+        preset: str | None,
+        replicates: int | None,
+        seed: int,
+        cells: Sequence[C] | None,
+        out: str | os.PathLike[str] | None,
+        progress: bool | None,
+        data: str | os.PathLike[str] | None,
+    ) -> dict[str, Any]:
+        """`data`: a folder for `data.read_images`."""
         size = self.preset(self.default if preset is None else preset)
         cells = size.cells if cells is None else cells
         used = images_for(list(dict.fromkeys(cell.dataset for cell in cells)), data)  # type: ignore[attr-defined]
@@ -57,14 +56,14 @@ class ImageExperiment(Experiment[C]):
             own = sweep.replicate_key(key, self.alike(cell), number)
             return self.replicate(own, cell, used[cell.dataset], folder)  # type: ignore[attr-defined]
 
-        return sweep.run_calls(
-            replicate,
-            [cell for cell in cells if cell.dataset in used],  # type: ignore[attr-defined]
-            replicates=size.replicates if replicates is None else replicates,
-            out=out,
-            arguments={"experiment": self.name, "seed": seed, "images": dict(map(_record, used.items()))},
-            progress=progress,
-        )
+        return {
+            "replicate": replicate,
+            "cells": [cell for cell in cells if cell.dataset in used],  # type: ignore[attr-defined]
+            "replicates": size.replicates if replicates is None else replicates,
+            "out": out,
+            "arguments": {"experiment": self.name, "seed": seed, "images": dict(map(_record, used.items()))},
+            "progress": progress,
+        }
 
 
 def _record(used: tuple[str, Images]) -> tuple[str, dict[str, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._typing import Key
-from .._validate import is_integer
+from .._validate import fail, is_integer
 from ._plan import (
     Cell,
     blocks_for,
@@ -62,6 +62,13 @@ def asked(
     devices = jax.local_devices() if devices is None else list(devices)
     _check(key, replicates, lane_width, devices)
     return Asked(replicate, cells, key, replicates, lane_width, arguments, devices)
+
+
+def check_part(part: tuple[int, int], out: object) -> None:
+    if not (isinstance(part, tuple) and len(part) == 2 and all(map(is_integer, part)) and 0 <= part[0] < part[1]):
+        raise fail("part", "(i, n) with 0 <= i < n", part)
+    if out is None:
+        raise fail("out", "a folder that all parts see", out)
 
 
 def begin(asked: Asked, store: Store, part: tuple[int, int], status: str) -> Begun:

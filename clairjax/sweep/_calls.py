@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
@@ -15,10 +16,10 @@ import numpy as np
 from .._cores import cores
 from .._progress import Progress
 from .._validate import fail, is_integer
-from ._begin import circumstances, recorded
+from ._begin import check_part, circumstances, recorded
 from ._execute import threads
-from ._plan import Cell, cell_id, cell_record, check_cells, check_names, labels
-from ._processor import processor
+from ._plan import Cell, cell_id, cell_record, check_cells, check_names, labels, part_of
+from ._processor import processor, several, tally
 from ._results import Results, failed_replicates
 from ._store import Arrays, Block, Store
 
@@ -64,21 +65,15 @@ def run_calls(
     [4, 5, 6]
     """
     started = time.perf_counter()
-    cells = check_cells(cells)
-    if not is_integer(replicates) or replicates < 1:
-        raise fail("replicates", "an integer of 1 or more", replicates)
-    store = Store(out)
-    devices = jax.local_devices()
-    entries = {cell_id(cell): {"fields": cell_record(cell), "program": "called"} for cell in cells}
-    about = circumstances(replicate, replicates, devices)
-    while not store.claim(recorded(1, arguments, devices[0]), entries, about):
-        pass  # another process came first: to its manifest
+    cells, store = _begin(replicate, cells, replicates, out, arguments, "running")
+    store.write_manifest()
     before, status = store.manifest.get("wall_seconds", 0.0), "failed"
     done: dict[tuple[int, Cell], Block] = {}
     try:
         with Progress(len(cells) * replicates, progress) as bar:
             names = labels(cells)
-            for number, cell, block in _computed(replicate, cells, replicates, store, devices):
+            every = [(number, cell) for number in range(replicates) for cell in cells]
+            for (number, cell), block, _ in _computed(replicate, every, store):
                 done[number, cell] = block
                 bar.show(names[cell] or "replicate")
                 bar.advance(1)
@@ -90,32 +85,99 @@ def run_calls(
     finally:
         store.manifest |= {"status": status, "wall_seconds": before + time.perf_counter() - started}
         store.write_manifest()
+    if (mixed := several(store.manifest["processors"])) is not None:
+        warnings.warn(mixed, stacklevel=2)
     return results
 
 
+def run_calls_part(
+    replicate: Call,
+    cells: Sequence[Cell],
+    *,
+    part: tuple[int, int],
+    replicates: int,
+    out: str | os.PathLike[str],
+    arguments: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+) -> int:
+    """Call `replicate` for one of n parts of a sweep and store what it gives, so that processes share the sweep.
+
+    **Args:** those of `run_calls`, and `part` and `out` as in `run_part`.
+
+    **Returns:** the number of replicates that it computed.
+
+    **Raises:** `ValueError` as `run` does.
+
+    **Cost:** that of its calls.
+
+    >>> import tempfile
+    >>> from typing import NamedTuple
+    >>> from clairjax import sweep
+    >>> class Cell(NamedTuple):
+    ...     size: int
+    >>> sums = lambda number, cell, folder: {"sum": cell.size + number}
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     [sweep.run_calls_part(sums, [Cell(4)], part=(i, 2), replicates=3, out=out) for i in (0, 1)]
+    ...     sweep.run_calls(sums, [Cell(4)], replicates=3, out=out)[Cell(4)]["sum"].tolist()
+    [1, 2]
+    [4, 5, 6]
+    """
+    check_part(part, out)
+    cells, store = _begin(replicate, cells, replicates, out, arguments, "in parts")
+    stretches = part_of(len(cells), replicates, part)
+    own = [(number, cell) for cell, stretch in zip(cells, stretches, strict=True) for number in stretch]
+    computed = 0
+    with Progress(len(own), progress) as bar:
+        for _, _, new in _computed(replicate, own, store):
+            computed += new
+            bar.advance(1)
+    store.check()
+    return computed
+
+
+def _begin(
+    replicate: Call,
+    cells: Sequence[Cell],
+    replicates: int,
+    out: str | os.PathLike[str] | None,
+    arguments: Mapping[str, Any] | None,
+    status: str,
+) -> tuple[tuple[Cell, ...], Store]:
+    cells = check_cells(cells)
+    if not is_integer(replicates) or replicates < 1:
+        raise fail("replicates", "an integer of 1 or more", replicates)
+    store = Store(out)
+    devices = jax.local_devices()
+    entries = {cell_id(cell): {"fields": cell_record(cell), "program": "called"} for cell in cells}
+    about = circumstances(replicate, replicates, devices) | {"status": status}
+    while not store.claim(recorded(1, arguments, devices[0]), entries, about):
+        pass  # another process came first: to its manifest
+    return cells, store
+
+
 def _computed(
-    replicate: Call, cells: Sequence[Cell], replicates: int, store: Store, devices: Sequence[jax.Device]
-) -> Iterator[tuple[int, Cell, Block]]:
-    """Stored ones first, then each as it is there."""
+    replicate: Call, wanted: Sequence[tuple[int, Cell]], store: Store
+) -> Iterator[tuple[tuple[int, Cell], Block, bool]]:
+    """Stored ones first, then each as it is there: whose it is, the block, whether it is new."""
     missing = []
-    for number in range(replicates):
-        for cell in cells:
-            block = store.read(cell_id(cell), number, None, 1)
-            if block is None:
-                missing.append((number, cell))
-            else:
-                yield number, cell, block
+    for number, cell in wanted:
+        block = store.read(cell_id(cell), number, None, 1)
+        if block is None:
+            missing.append((number, cell))
+        else:
+            yield (number, cell), block, False
+    devices = jax.local_devices()
     on_cpu = devices[0].platform == "cpu"
     workers = max(len(devices), cores()) if on_cpu else len(devices)
     free: SimpleQueue[jax.Device] = SimpleQueue()
     for worker in range(workers):
         free.put(devices[worker % len(devices)])
 
-    def compute(number: int, cell: Cell) -> tuple[int, Cell, Block]:
+    def compute(number: int, cell: Cell) -> tuple[tuple[int, Cell], Block, bool]:
         device = free.get()
         try:
             with jax.default_device(device):
-                return number, cell, _stored(replicate, number, cell, store)
+                return (number, cell), _stored(replicate, number, cell, store), True
         finally:
             free.put(device)
 
@@ -132,7 +194,8 @@ def _stored(replicate: Call, number: int, cell: Cell, store: Store) -> Block:
     arrays: Arrays = {key: np.asarray(value)[None] for key, value in replicate(number, cell, own).items()}
     check_names(cell, list(arrays))
     block = Block(arrays, time.perf_counter() - start, processor() if jax.default_backend() == "cpu" else None)
-    store.write(name, number, block)
+    if not store.write(name, number, block):  # another process was as quick
+        block = store.read(name, number, None, 1) or block
     if own is not None:
         shutil.rmtree(own, ignore_errors=True)
     return block
@@ -145,6 +208,7 @@ def _results(done: Mapping[tuple[int, Cell], Block], cells: Sequence[Cell], repl
         arrays[cell] = {name: np.concatenate([part[name] for part in parts]) for name in sorted(parts[0])}
     failed = {cell: failed_replicates(arrays[cell]) for cell in cells}
     seconds = {cell: sum(done[number, cell].seconds for number in range(replicates)) for cell in cells}
+    store.manifest["processors"] = tally(block.processor for block in done.values())
     for cell in cells:
         found = {"failures": np.flatnonzero(failed[cell]).tolist(), "run_seconds": seconds[cell]}
         store.manifest["cells"][cell_id(cell)] |= found

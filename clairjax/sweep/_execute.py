@@ -32,7 +32,7 @@ class CellRun(NamedTuple):
     failed: Bool[np.ndarray, " replicates"]
     compile_seconds: float
     run_seconds: float
-    processors: list[Processor]  # of the blocks that say so
+    processors: list[Processor | None]  # of the blocks
 
 
 class Prepared(NamedTuple):
@@ -89,7 +89,7 @@ class Executor(NamedTuple):
         entry = self.store.manifest["cells"][cell_id(prepared.cell)]
         entry["failures"] = np.flatnonzero(failed).tolist()
         entry["run_seconds"] = sum(block.seconds for block in needed)
-        processors = [block.processor for block in needed if block.processor is not None]
+        processors = [block.processor for block in needed]
         return CellRun(arrays, failed, entry.get("compile_seconds", 0.0), entry["run_seconds"], processors)
 
     def _count(self, blocks: Iterable[int]) -> int:

@@ -65,9 +65,9 @@ def instructions(flags: str, xla_flags: str) -> str:
     return " ".join([platform.machine(), *found[:1]])
 
 
-def tally(processors: Iterable[Processor]) -> list[dict[str, Any]]:
-    """Each kind once, with the number of blocks that it computed."""
-    counts = Counter(tuple(sorted(each.items())) for each in processors)
+def tally(processors: Iterable[Processor | None]) -> list[dict[str, Any]]:
+    """Each kind once, with the number of blocks that it computed; those that are not known are left out."""
+    counts = Counter(tuple(sorted(each.items())) for each in processors if each is not None)
     return [dict(kind) | {"blocks": count} for kind, count in counts.most_common()]
 
 

@@ -11,8 +11,7 @@ from jaxtyping import Array
 
 from .._cores import cores
 from .._progress import Progress
-from .._validate import fail, is_integer
-from ._begin import Asked, Begun, asked, begin
+from ._begin import Asked, Begun, asked, begin, check_part
 from ._execute import CellRun, Executor, threads
 from ._plan import Cell, labels, replicates_in
 from ._processor import several, tally
@@ -179,10 +178,7 @@ def run_part(
     [6, 5, 5]
     Results(2 cells x 200 replicates, 0 failed)
     """
-    if not (isinstance(part, tuple) and len(part) == 2 and all(map(is_integer, part)) and 0 <= part[0] < part[1]):
-        raise fail("part", "(i, n) with 0 <= i < n", part)
-    if out is None:
-        raise fail("out", "a folder that all parts see", out)
+    check_part(part, out)
     sweep = asked(replicate, cells, key, replicates, lane_width, arguments, devices)
     begun = begin(sweep, Store(out), part, "in parts")
     computed = 0
@@ -194,7 +190,7 @@ def run_part(
             for one in [executor.prepare(cell, begun.programs[cell], compilers) for cell in begun.blocks]:
                 executor.compute(one)
                 computed += len(one.missing)
-    Store(out).refuse_another(begun.store.manifest["arguments"], begun.store.manifest["cells"])
+    begun.store.check()
     return computed
 
 

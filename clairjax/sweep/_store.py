@@ -102,6 +102,10 @@ class Store:
         """Say what differs if the folder has a manifest with other arguments or other programs of the same cells."""
         self._compare(self.manifest, arguments, cells)
 
+    def check(self) -> None:
+        """Refuse a folder that another sweep has taken meanwhile, as after somebody deleted this one's."""
+        self._compare(self._read_manifest(), self.manifest["arguments"], self.manifest["cells"])
+
     def _compare(self, manifest: Mapping[str, Any], arguments: Mapping[str, Any], cells: Cells) -> None:
         stored = manifest.get("arguments", {})
         differ = [
