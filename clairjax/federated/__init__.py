@@ -2,6 +2,7 @@
 
 from ._augment import crop_and_flip as crop_and_flip
 from ._centaur import Centaur as Centaur
+from ._clair import Clair as Clair
 from ._dpfedavg import DPFedAvg as DPFedAvg
 from ._fedavg import FedAvg as FedAvg
 from ._fedavg import FedAvgFT as FedAvgFT
@@ -35,3 +36,4 @@ from ._strategy import Update as Update
 from ._strategy import average as average
 from ._strategy import weighted as weighted
 from ._train import train as train
+from ._verdicts import Verdicts as Verdicts

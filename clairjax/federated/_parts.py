@@ -33,6 +33,15 @@ def chosen(model: PyTree, where: Where, name: str) -> PyTree:
     >>> [leaf.shape for leaf in jax.tree.leaves(head)]
     [(10, 32), (10,)]
     """
+    marked = picked_out(model, where, name)
+    trained = everything(model)
+    if jax.tree.leaves(marked) == jax.tree.leaves(trained):
+        raise _validate.fail(name, "a function that leaves at least one array of the model", "all of them")
+    return marked
+
+
+def picked_out(model: PyTree, where: Where, name: str) -> PyTree:
+    """`chosen`, which may be everything."""
     marked = jax.tree.map(lambda _: False, model)
     try:
         picked = where(marked)
@@ -42,11 +51,8 @@ def chosen(model: PyTree, where: Where, name: str) -> PyTree:
         got = f"{type(error).__name__}: {error}"
         raise _validate.fail(name, "a function that picks parts of the model", got) from error
     marked = jax.tree.map(lambda mark, leaf: bool(mark) and eqx.is_inexact_array(leaf), marked, model)
-    trained = everything(model)
     if not any(jax.tree.leaves(marked)):
         raise _validate.fail(name, "a function that picks at least one array of the model", "none")
-    if jax.tree.leaves(marked) == jax.tree.leaves(trained):
-        raise _validate.fail(name, "a function that leaves at least one array of the model", "all of them")
     return marked
 
 

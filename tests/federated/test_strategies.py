@@ -131,6 +131,7 @@ STRATEGIES = {
     "FedPer": (federated.FedPer(PLAIN), joint),
     "LGFedAvg": (federated.LGFedAvg(PLAIN, head=lambda m: m.dense), joint),
     "FedRep": (federated.FedRep(PLAIN, head_epochs=2), alternating),
+    "Clair": (federated.Clair(PLAIN, layers=lambda m: m.dense, own=lambda m: m.head), joint),
     "FedRoD": (federated.FedRoD(PLAIN), two_heads),
     "Flute": (federated.Flute(PLAIN, head_epochs=2), flute),
     "StandAlone": (federated.StandAlone(PLAIN), joint),
