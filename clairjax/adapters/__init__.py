@@ -10,6 +10,7 @@ from ._folder import State as State
 from ._hand_out import HandOut as HandOut
 from ._hand_out import hand_out as hand_out
 from ._hand_out import state as state
+from ._options import check_options as check_options
 from ._out import check_out as check_out
 from ._out import check_report as check_report
 from ._refine import Refinement as Refinement

@@ -5,9 +5,10 @@ from itertools import islice
 
 import numpy as np
 
+from ._options import COLUMNS, ROWS
 from ._pool import Pool, scaled
 from ._products import Pair, _roots
-from ._refine import COLUMNS, ROWS, Refinement
+from ._refine import Refinement
 
 
 MODULES, CLIENTS = 12, 24  # that are looked at

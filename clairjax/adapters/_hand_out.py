@@ -10,6 +10,7 @@ from .. import _validate
 from ._client import at_scale, blended
 from ._folder import State, read_state
 from ._names import GLOBAL
+from ._options import check_options
 from ._pool import Pool, Samples, pool
 from ._refine import OWN, Refinement
 from ._shared import Shared, median_tensors
@@ -93,6 +94,7 @@ def hand_out(refinement: Refinement, *, samples: Samples | None = None, blend: f
     >>> import clairjax as cj
     >>> cj.adapters.hand_out(refinement).client("hospital-2", 0.0)  # doctest: +SKIP
     """
+    check_options(blend=blend)
     refinement = replace(refinement, rank=OWN)
     common = pool(refinement, samples)
     if not common.modules:

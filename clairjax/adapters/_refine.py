@@ -13,11 +13,11 @@ from .. import _validate, alignment
 from ..alignment import LowRankMatrices, RefinedFactors
 from ._adapters import LEAST, Adapters, too_few
 from ._numbers import Numbers, examine
+from ._options import AUTO, ROWS, check_options
 from ._verdict import IDLE, UNUSABLE, ClientVerdict, Finding, judge
 
 
 TOLERANCE = 0.05
-AUTO, ROWS, COLUMNS = "auto", "rows", "columns"
 OWN = "own"  # rank, of what is handed out to clients who go on with it
 ONE_START = 0.5  # overlap of row spaces, of adapters that started from one A
 CLIP = 1.5  # times the usual size of a module, the most of a client that enters what is shared
@@ -128,11 +128,7 @@ def refine(
         _validate.at_least(rank, "rank", 1)
         _check_fits(rank, adapters)
     _validate.between(tolerance, "tolerance", 0, 1)
-    _validate.flag(shrink, "shrink")
-    if shared not in (AUTO, ROWS, COLUMNS):
-        raise _validate.fail("shared", "'auto', 'rows' or 'columns'", repr(shared))
-    if shared_rank is not None:
-        _validate.at_least(shared_rank, "shared_rank", 1)
+    check_options(shared=shared, shared_rank=shared_rank, shrink=shrink)
     if unknown := [name for name in include if name not in adapters.clients]:
         raise _validate.fail("include", f"among the clients, {', '.join(adapters.clients)}", unknown[0])
     numbers = examine(adapters)

@@ -13,10 +13,13 @@ from .. import _validate
 from ._choose import CANDIDATES
 from ._client import blended, write_folder
 from ._command import Command
+from ._compare import overlaps
 from ._config import global_fields
 from ._evidence import Evidence
+from ._folder import read_folder
 from ._halves import halves
 from ._names import FIGURE, GLOBAL, REPORT
+from ._options import check_options
 from ._out import check_out
 from ._place import take_place
 from ._plot import heat_map
@@ -137,8 +140,7 @@ def candidates(
 
 
 def _check(blend: float | None, evaluate: Evaluate | Command | None) -> None:
-    if blend is not None and (isinstance(blend, bool) or not isinstance(blend, int | float) or not 0 <= blend <= 1):
-        raise _validate.fail("blend", "a number from 0 to 1", repr(blend))
+    check_options(blend=blend)
     if evaluate is not None and not callable(evaluate):
         raise _validate.fail(
             "evaluate", "a callable of a client's name and a state dict, or a command", repr(evaluate)
@@ -176,7 +178,10 @@ def _fill(
         shared, seen, median = _share(refinement, common, folder, progress)
         sent, notices = halves(refinement, common)
         sharing = find_sharing(shared, seen, blend, evaluate, sent)
-        written = Written(sharing, common, median, shared, _write_clients(shared, sharing, folder, progress), notices)
+        clients = _write_clients(shared, sharing, folder, progress)
+        members = {name: refinement.adapters.clients[name] for name in common.weights}
+        rows = overlaps(members, read_folder(folder / GLOBAL, GLOBAL), common.modules)
+        written = Written(sharing, common, median, shared, clients, notices, rows)
         shutil.rmtree(folder / PARTS, ignore_errors=True)
     if serving:
         for_serving(folder)

@@ -14,8 +14,9 @@ from ._client import blended
 from ._command import Command
 from ._evidence import Evidence, evidence
 from ._halves import Halves
+from ._options import AUTO
 from ._pool import Pool
-from ._refine import AUTO, Refinement
+from ._refine import Refinement
 from ._shared import MEDIAN, Median, Shared
 from ._store import Store
 

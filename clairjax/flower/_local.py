@@ -23,7 +23,7 @@ class LocalGrid(Grid):
     - `silent`: of a node and a round, whether it answers nothing then, as one that was killed.
 
     >>> from clairjax.flower import LocalGrid
-    >>> LocalGrid(None, {7: {"rank": 4}}).get_node_ids()
+    >>> LocalGrid(lambda message, context: message, {7: {"rank": 4}}).get_node_ids()
     [7]
     """
 

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from .. import _validate
-from ..adapters import HandOut, State, choose, from_states, hand_out, refine, state
+from ..adapters import HandOut, State, check_options, choose, from_states, hand_out, refine, state
 from ._client import LOSS, LOSS_OWN
 from ._received import SECURE, read_replies, sound
 from ._records import arrays as recorded
@@ -49,7 +49,8 @@ class ClairStrategy(FedAvg):
 
     - `rounds`: a `Round` each; `save` and `load` keep them.
 
-    **Raises:** `ValueError` for arguments out of range, and a configuration whose update is not scale · B · A.
+    **Raises:** `ValueError` for arguments out of range; `start` for a configuration whose update is not scale · B · A,
+    and for initial arrays that are not of it.
 
     **Cost:** a round as `clairjax.adapters.refine` and `hand_out`. Memory of all nodes' adapters, three times.
 
@@ -75,6 +76,7 @@ class ClairStrategy(FedAvg):
         nodes = {"min_train_nodes": min_train_nodes, "min_evaluate_nodes": min_evaluate_nodes}
         super().__init__(**nodes, min_available_nodes=min_available_nodes, **options)
         _validate.flag(personal, "personal")
+        check_options(blend=blend, shared=shared, shared_rank=shared_rank, shrink=shrink)
         self.adapter_config, self.personal, self.blend = dict(adapter_config), personal, blend
         self._how: dict[str, Any] = {"shared": shared, "shared_rank": shared_rank, "shrink": shrink}
         self.rounds: list[Round] = []

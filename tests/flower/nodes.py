@@ -1,9 +1,13 @@
 """Nodes without a framework: a LoRA of a linear model, trained by gradient steps in NumPy. They share a task."""
 
+import json
+
 import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 
-from clairjax.flower import measured, reply, start_from
+from clairjax.flower import arrays, measured, reply, start_from
+from clairjax.flower._records import CONFIG
 
 
 OUT, IN, MODULES, ALPHA = 24, 32, ("q_proj", "v_proj"), 8
@@ -78,22 +82,49 @@ def who(context):
     )
 
 
-def spoiled(tensors, how, rank):
+def spoil(answer, tensors, how, rank):
     """What a node sends that is not well."""
-    first = key("q_proj", "A")
-    if how == "nan":
-        return tensors | {first: np.full((rank, IN), np.nan, "f4")}
-    if how == "shape":
-        return tensors | {first: np.ones((rank, IN + 1), "f4")}
-    if how == "keys":
-        return {name.replace("q_proj", "o_proj"): each for name, each in tensors.items()}
-    if how == "nothing":
-        return {}
-    if how == "zeros":
-        return {name: 0 * each for name, each in tensors.items()}
-    if how == "rank":
-        return {name: each[:1] if ".lora_A." in name else each[:, :1] for name, each in tensors.items()}
-    return tensors
+    first, content = key("q_proj", "A"), answer.content
+    records = {
+        "nan": lambda: arrays(tensors | {first: np.full((rank, IN), np.nan, "f4")}),
+        "huge": lambda: arrays(tensors | {first: np.full((rank, IN), 1e38, "f4")}),
+        "shape": lambda: arrays(tensors | {first: np.ones((rank, IN + 1), "f4")}),
+        "keys": lambda: arrays({name.replace("q_proj", "o_proj"): each for name, each in tensors.items()}),
+        "another model": lambda: arrays({"encoder.weight": np.ones((3, 3))}),
+        "one factor": lambda: arrays({first: tensors[first]}),
+        "nothing": lambda: arrays({}),
+        "zeros": lambda: arrays({name: 0 * each for name, each in tensors.items()}),
+        "another rank": lambda: arrays(
+            {name: each[:1] if ".lora_A." in name else each[:, :1] for name, each in tensors.items()}
+        ),
+        "bytes": lambda: ArrayRecord({name: Array("float32", (2, 2), "numpy.ndarray", b"no") for name in tensors}),
+        "bfloat16": lambda: ArrayRecord({name: Array(np.zeros(each.shape, "V2")) for name, each in tensors.items()}),
+        "text": lambda: ArrayRecord({name: Array(np.full(each.shape, "x")) for name, each in tensors.items()}),
+    }
+    configs = {
+        "no JSON": "{",
+        "a list": "[1, 2]",
+        "DoRA": json.dumps(config(rank) | {"use_dora": True}),
+        "for ever": json.dumps(config(rank) | {"rank_pattern": {"(a+)+b": 4}}),
+        "alpha": json.dumps(config(rank) | {"lora_alpha": 1e300}),
+    }
+    if how in records:
+        content["arrays"] = records[how]()
+    if how in configs:
+        content["config"] = ConfigRecord({CONFIG: configs[how]})
+    if how == "two records":
+        content["more"] = arrays(tensors)
+    if how == "no record":
+        del content["arrays"]
+    if how == "masked":
+        content["fitins.secaggplus"] = ConfigRecord({"stage": "setup"})
+    return answer
+
+
+NOT_WELL = (
+    *("nan", "huge", "shape", "keys", "another model", "one factor", "nothing", "zeros", "another rank", "bytes"),
+    *("bfloat16", "text", "no JSON", "a list", "DoRA", "for ever", "alpha", "two records", "no record", "masked"),
+)
 
 
 def make_app():
@@ -108,8 +139,9 @@ def make_app():
             raise RuntimeError("out of memory, say")
         mine = start_from(message, context, config(rank), lambda each: loss(each, node, how, rank))
         before = loss(mine, node, how, rank)
-        mine = spoiled(trained(mine, node, how, rank, number), how, rank)
-        return reply(message, context, mine, config(rank), examples=SAMPLES, metrics={"loss": before})
+        mine = trained(mine, node, how, rank, number)
+        answer = reply(message, context, mine, config(rank), examples=SAMPLES, metrics={"loss": before})
+        return spoil(answer, mine, how, rank)
 
     @app.evaluate()
     def evaluate(message, context):
