@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,13 +22,15 @@ class ImageExperiment(Experiment[C]):
       repeats no finished replicate.
     - `alike(cell)`: what the key of a replicate is made from beside its number. Cells that are alike there, as methods
       to compare, get the same keys: the same clients and the same first model.
+    - `fits(cell, images)`: whether a cell is for these images.
 
-    Cells of data sets that the folder of `--data` does not resemble are left out.
+    Cells that do not fit are left out, as are those of data sets that the folder of `--data` does not resemble.
     """
 
     precision: ClassVar[str] = "float32"
     _sweeps = sweep.run_calls, sweep.run_calls_part
-    alike: Any = dataclasses.field(default=lambda cell: cell)
+    alike: Callable[[Any], Any] = lambda cell: cell
+    fits: Callable[[Any, Images], bool] = lambda cell, images: True
 
     def prepared(
         self, cells: Sequence[C], out: str | os.PathLike[str] | None = None, progress: bool | None = None
@@ -49,21 +51,29 @@ class ImageExperiment(Experiment[C]):
         """`data`: a folder for `data.read_images`."""
         size = self.preset(self.default if preset is None else preset)
         cells = size.cells if cells is None else cells
-        used = images_for(list(dict.fromkeys(cell.dataset for cell in cells)), data)  # type: ignore[attr-defined]
+        found = images_for(list(dict.fromkeys(map(dataset, cells))), data)
+        cells = [cell for cell in cells if dataset(cell) in found and self.fits(cell, found[dataset(cell)])]
+        if not cells:
+            raise _validate.fail("preset", "one with cells for these images", "; ".join(map(str, found.values())))
+        used = {name: found[name] for name in dict.fromkeys(map(dataset, cells))}
         key = jax.random.key(seed)
 
         def replicate(number: int, cell: C, folder: Path | None) -> dict[str, Any]:
             own = sweep.replicate_key(key, self.alike(cell), number)
-            return self.replicate(own, cell, used[cell.dataset], folder)  # type: ignore[attr-defined]
+            return self.replicate(own, cell, used[dataset(cell)], folder)
 
         return {
             "replicate": replicate,
-            "cells": [cell for cell in cells if cell.dataset in used],  # type: ignore[attr-defined]
+            "cells": cells,
             "replicates": size.replicates if replicates is None else replicates,
             "out": out,
             "arguments": {"experiment": self.name, "seed": seed, "images": dict(map(_record, used.items()))},
             "progress": progress,
         }
+
+
+def dataset(cell: Any) -> str:
+    return cell.dataset
 
 
 def _record(used: tuple[str, Images]) -> tuple[str, dict[str, str]]:

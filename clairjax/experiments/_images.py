@@ -36,7 +36,7 @@ from ..sweep import Results
 MANY = 100  # classes of CIFAR-100, and more
 SMALL = 24  # pixels of a side, below which the papers' networks do not fit
 WIDTH = 16  # rows of clients are padded to a multiple, so that replicates share a program
-PAIRS, TEST_PAIRS = 20_000, 4_000
+PAIRS, TEST_PAIRS = 10_000, 4_000
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,250 @@
+"""FLUTE, Table 1 and Figures 5 to 12: the paper's numbers, tables and plots."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ..sweep import Estimate, Results
+from ._figure import legend_below, new_figure
+from ._flute_images import PARTITIONS, Cell
+from ._images import dataset_notes
+from ._table import Column, Row, Tabulated, grouped, rows_of
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Rows = list[Row[Cell]]
+OURS = ("FLUTE", "FLUTE*")
+TUNED = "FedAvg-FT"  # what FedAvg's clients use after tuning; no training of its own
+FEW = 20  # test images of a client, below which its own accuracy says little
+
+
+class Printed(NamedTuple):
+    """Accuracies in per cent, and what the paper prints behind ±."""
+
+    values: tuple[float, ...]
+    spreads: tuple[float, ...]
+
+
+PAPER = {  # Table 1, in the order of the partitions
+    "FedAvg": Printed(
+        (34.460, 47.217, 41.584, 51.876, 20.212, 31.533, 34.659, 32.902),
+        (1.083, 0.395, 0.433, 0.675, 0.574, 0.519, 0.482, 0.195),
+    ),
+    "FedAvg-FT": Printed(
+        (83.996, 71.465, 84.688, 70.884, 78.342, 66.660, 54.464, 44.858),
+        (0.948, 0.701, 0.437, 0.697, 0.574, 0.370, 0.178, 0.119),
+    ),
+    "Fed-LG": Printed(
+        (82.724, 61.820, 83.019, 62.957, 72.526, 53.526, 34.445, 22.702),
+        (2.137, 0.409, 0.431, 0.895, 0.692, 0.151, 0.375, 0.315),
+    ),
+    "FedPer": Printed(
+        (85.173, 74.015, 86.168, 73.666, 76.001, 67.100, 56.066, 44.689),
+        (1.082, 0.724, 0.703, 0.281, 0.454, 0.229, 0.389, 0.411),
+    ),
+    "FedRep": Printed(
+        (86.133, 71.737, 86.685, 73.808, 78.621, 68.530, 56.360, 43.061),
+        (0.775, 0.296, 0.766, 0.561, 0.159, 0.255, 0.245, 0.476),
+    ),
+    "FedRep*": Printed(
+        (87.320, 75.766, 87.177, 75.296, 78.892, 68.630, 56.654, 42.025),
+        (1.485, 0.220, 0.489, 0.505, 0.410, 0.705, 0.609, 0.404),
+    ),
+    "FedRoD": Printed(
+        (79.476, 68.728, 83.296, 72.116, 74.299, 66.462, 57.280, 48.120),
+        (2.966, 1.750, 1.545, 0.788, 0.338, 0.284, 0.105, 0.186),
+    ),
+    "FedCP": Printed(
+        (85.361, 71.603, 84.798, 71.344, 74.266, 66.426, 57.067, 43.638),
+        (1.605, 0.885, 0.489, 0.587, 0.559, 0.372, 0.483, 0.415),
+    ),
+    "FLUTE": Printed(
+        (87.012, 76.478, 86.128, 76.918, 77.750, 70.598, 59.243, 48.169),
+        (0.453, 0.484, 1.007, 0.712, 0.615, 0.282, 0.334, 0.597),
+    ),
+    "FLUTE*": Printed(
+        (87.713, 76.543, 88.567, 78.255, 79.560, 70.844, 59.714, 48.170),
+        (1.365, 0.921, 0.457, 0.688, 0.627, 0.419, 0.448, 0.440),
+    ),
+}
+
+
+def printed(cell: Cell, method: str) -> float | None:
+    """The paper's accuracy, where it has this partition."""
+    where = (cell.dataset, cell.clients, cell.classes)
+    return PAPER[method].values[PARTITIONS.index(where)] if where in PARTITIONS else None
+
+
+def spread(cell: Cell, method: str) -> float | None:
+    where = (cell.dataset, cell.clients, cell.classes)
+    return PAPER[method].spreads[PARTITIONS.index(where)] if where in PARTITIONS else None
+
+
+def method_rows(results: Results[Cell]) -> Rows:
+    """A row for each method, and for FedAvg another behind tuning; the method is the row's part."""
+    rows: Rows = []
+    for row in rows_of(results):
+        rows.append(Row(row.cell, row.outputs, row.cell.method))
+        if row.cell.method == "FedAvg":
+            rows.append(Row(row.cell, row.outputs, TUNED))
+    return rows
+
+
+def accuracy(row: Row[Cell]) -> np.ndarray:
+    """In per cent, one number a replicate: of what a client uses at the end."""
+    return 100 * (row["tuned"] if row.part != "FedAvg" and "tuned" in row.outputs else row["accuracy"])
+
+
+def mean_accuracy(row: Row[Cell]) -> Estimate:
+    return Estimate.of(accuracy(row))
+
+
+def before_tuning(row: Row[Cell]) -> Estimate | None:
+    """After the last round, where something is tuned behind it."""
+    return Estimate.of(100 * row["accuracy"]) if row.part != "FedAvg" and "tuned" in row.outputs else None
+
+
+def worst_tenth(row: Row[Cell]) -> Estimate | None:
+    """Mean accuracy of the tenth of the clients with the lowest, where clients have test images enough."""
+    if row.part == "FedAvg" or not row["tests"].size or row["tests"].mean() < FEW:
+        return None
+    each = 100 * row["right"] / np.maximum(row["tests"], 1)
+    return Estimate.of(np.sort(each, axis=1)[:, : max(1, each.shape[1] // 10)].mean(1))
+
+
+def last(row: Row[Cell], name: str) -> Estimate | None:
+    return None if row.part == TUNED else Estimate.of(row[name][:, -1])
+
+
+def partition_of(row: Row[Cell]) -> tuple[str, int, int]:
+    return row.cell.dataset, row.cell.clients, row.cell.classes
+
+
+def partitions(results: Results[Cell]) -> list[Rows]:
+    return grouped(method_rows(results), partition_of)
+
+
+def difference(rows: Rows, one: str, value: Callable[[Row[Cell]], np.ndarray] = accuracy) -> Estimate | None:
+    """A method against the best of those that are not FLUTE, paired over replicates."""
+    named = {row.part: row for row in rows}
+    if one not in named or best_other(rows) is None:
+        return None
+    first, second = value(named[one]), value(named[best_other(rows)])
+    return Estimate.of(first - second) if first.shape == second.shape else None
+
+
+def best_other(rows: Rows) -> str | None:
+    return max((row for row in rows if row.part not in OURS), key=lambda row: mean_accuracy(row).value).part
+
+
+def printed_difference(rows: Rows, one: str) -> float | None:
+    cell = rows[0].cell
+    if printed(cell, one) is None or one not in {row.part for row in rows}:
+        return None
+    return printed(cell, one) - max(printed(cell, row.part) for row in rows if row.part not in OURS)  # type: ignore
+
+
+def order(rows: Rows) -> str:
+    """Methods from best to worst."""
+    return " > ".join(row.part for row in sorted(rows, key=lambda row: -mean_accuracy(row).value))
+
+
+def printed_order(rows: Rows) -> str | None:
+    if printed(rows[0].cell, rows[0].part) is None:
+        return None
+    return " > ".join(row.part for row in sorted(rows, key=lambda row: -(printed(row.cell, row.part) or 0)))
+
+
+def one_each(results: Results[Cell]) -> list[Row[Cell]]:
+    """A row for each partition, whose part is its methods' rows."""
+    return [Row(rows[0].cell, {}, rows) for rows in partitions(results)]
+
+
+def of_part(row: Row[Cell], of: Callable[[Rows], object]) -> object:
+    return of(row.part)
+
+
+def settings(results: Results[Cell]) -> str:
+    cells = results.cells
+    told = lambda values: " or ".join(f"{value:g}" for value in dict.fromkeys(values))
+    augmented = "crops and flips of colour images" if any(cell.augment for cell in cells) else "no augmentation"
+    return (
+        f"Ours: {told(cell.rounds for cell in cells)} rounds of {told(100 * cell.share for cell in cells)} % of the "
+        f"clients, SGD of rate {told(cell.rate for cell in cells)}, {augmented}. The paper: 100 rounds of 10 %, rate "
+        f"0.01, crops and flips. Mean of {results.replicates} seeds ±standard error; all methods of a partition have "
+        "the clients and the first model of the seed."
+    )
+
+
+WHERE = (Column("paper's data", "dataset"), Column("clients"), Column("classes"))
+PRINTED = (
+    Column("paper", lambda row: printed(row.cell, row.part), 2),
+    Column("paper ±", lambda row: spread(row.cell, row.part), 2),
+)
+COLLAPSE = (
+    Column("Global NC2", partial(last, name="global_nc2")),
+    Column("Local NC2", partial(last, name="local_nc2")),
+)
+READ = (
+    "Accuracy: on a client's test images of its own classes, weighted by their number. Heads are tuned for 10 epochs "
+    "at the end, as in the authors' code; FedAvg, Fed-LG, FedRoD and FedCP are as the last round left them.",
+)
+METHODS_TABLE = Tabulated[Cell](
+    "FLUTE, Table 1: accuracy (%) of each client's own model",
+    (
+        *WHERE,
+        Column("method", lambda row: row.part),
+        Column("accuracy", mean_accuracy, 2),
+        *PRINTED,
+        Column("before tuning", before_tuning, 2),
+        Column("worst tenth", worst_tenth, 1),
+        *COLLAPSE,
+    ),
+    (dataset_notes, settings, *READ, "The paper's columns are those of its own data sets. It does not say what ± is."),
+    method_rows,
+    partition_of,
+)
+DIFFERENCES = Tabulated[Cell](
+    "FLUTE against the best other method of each partition: points",
+    (
+        *WHERE,
+        Column("best other", partial(of_part, of=best_other)),
+        *(Column(f"{one} − it", partial(of_part, of=partial(difference, one=one)), 2) for one in OURS),
+        *(
+            Column(f"{one} − best, paper", partial(of_part, of=partial(printed_difference, one=one)), 2)
+            for one in OURS
+        ),
+    ),
+    ("Paired over seeds. The best other is chosen on the same seeds, which favours it.", dataset_notes),
+    one_each,
+)
+ORDERS = Tabulated[Cell](
+    "From best to worst",
+    (
+        *WHERE,
+        Column("ours", partial(of_part, of=order)),
+        Column("the paper's", partial(of_part, of=printed_order)),
+    ),
+    (dataset_notes,),
+    one_each,
+)
+
+
+def plot_accuracies(results: Results[Cell]) -> "Figure":
+    """A panel a partition: each method's accuracy, and the paper's."""
+    groups = partitions(results)
+    figure, axes = new_figure(len(groups), 2.3, 3.6, shared=True)
+    for axis, rows in zip(axes, groups, strict=True):
+        places = np.arange(len(rows))[::-1]
+        means = [mean_accuracy(row) for row in rows]
+        values, errors = np.array(means).T
+        axis.errorbar(values, places, xerr=np.nan_to_num(errors), fmt="o", capsize=2, markersize=4, label="ours")
+        paper = [printed(row.cell, row.part) for row in rows]
+        axis.plot(np.array(paper, float), places, "x", color="0.4", label="the paper's, on its data")
+        axis.set(title=f"{rows[0].cell.clients} clients, {rows[0].cell.classes} classes", xlabel="accuracy (%)")
+        axis.set_yticks(places, [row.part for row in rows])
+    return legend_below(figure, axes[0])

@@ -1,0 +1,18 @@
+"""FLUTE, Table 1: accuracy of personalised models on CIFAR-10 and CIFAR-100, or on digits."""
+
+from ._experiment import Preset
+from ._flute_image_report import DIFFERENCES, METHODS_TABLE, ORDERS, plot_accuracies
+from ._flute_images import CIFAR10, LARGE, PARTITIONS, SMALL, TINY, flute_images, runs
+
+
+EXPERIMENT = flute_images(
+    name="flute-table1",
+    summary="FLUTE, Table 1: accuracy of ten personalised methods on images, over clients and their classes",
+    presets={
+        "smoke": TINY[CIFAR10],
+        "laptop": Preset([*runs(PARTITIONS, **SMALL), *runs((PARTITIONS[0], PARTITIONS[4]), **LARGE)], 3),
+        "paper": Preset(runs(PARTITIONS), 5),
+    },
+    tables=(METHODS_TABLE, DIFFERENCES, ORDERS),
+    plot=plot_accuracies,
+)
