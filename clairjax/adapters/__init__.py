@@ -6,6 +6,8 @@ from ._adapters import load as load
 from ._choose import choose as choose
 from ._command import Command as Command
 from ._command import command as command
+from ._compare import compare as compare
+from ._compare import comparison as comparison
 from ._folder import State as State
 from ._hand_out import HandOut as HandOut
 from ._hand_out import hand_out as hand_out

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..alignment import VERDICTS as OF_COMPARED
 from ._client import CARD
 from ._config import CONFIG
 from ._folder import WEIGHTS
@@ -17,16 +18,14 @@ from ._sharing import Sharing
 from ._verdict import RULE
 
 
-VERDICTS = (
-    *("member", "rescaled", "sign-flipped", "unrelated", "other rows", "undecided"),  # of what was compared
-    *("idle", "unusable"),
-)
+VERDICTS = (*(word for word in OF_COMPARED if word != "absent"), "idle", "unusable")
 Facts = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Written:
-    """What `save` did: `clients` by name and module, where adapters were written."""
+    """What `save` did: `clients` by name and module, where adapters were written; `overlaps` of members' row spaces
+    with the global adapter's."""
 
     sharing: Sharing
     pool: Pool
@@ -34,6 +33,7 @@ class Written:
     shared: Shared | None = None
     clients: Mapping[str, Facts] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    overlaps: Mapping[str, float] = field(default_factory=dict)
 
 
 def report(refinement: Refinement, written: Written | None = None) -> dict[str, Any]:
@@ -113,7 +113,12 @@ def _global(written: Written) -> dict[str, Any] | None:
     if written.median is None:
         return None
     clients = {
-        name: {"samples": written.pool.samples[name], "weight": weight, "agreement": written.pool.agreement[name]}
+        name: {
+            "samples": written.pool.samples[name],
+            "weight": weight,
+            "agreement": written.pool.agreement[name],
+            "overlap": written.overlaps[name],
+        }
         for name, weight in written.pool.weights.items()
     }
     clipped = {

@@ -15,8 +15,9 @@ MEMBER, RESCALED, FLIPPED, UNRELATED, OTHER_ROWS, UNDECIDED, _ = VERDICTS
 UNUSABLE, IDLE = "unusable", "idle"
 RULE = (
     "by all modules together, relative to what is usual among the clients. sign-flipped, unrelated: its update agrees "
-    "with the others' less than half as much as is usual, beyond the spread. other rows: its row spaces do. rescaled: "
-    "over twice the usual size, or under half of it. undecided: too little in common to tell"
+    "with the others' less than half as much as is usual, beyond the spread, and with no member as members agree. "
+    "other rows: its row spaces agree less than half as much as is usual. rescaled: over twice the usual size, or "
+    "under half of it. undecided: too little in common to tell"
 )
 
 
@@ -42,7 +43,8 @@ class ClientVerdict:
       `spread`, of the fleet. `relative`: over the usual, by this cosine or the plain one, whichever is more.
     - `size`: over the usual size; `rows`: agreement of row spaces, over the usual one.
     - `agrees_with`: of an unrelated client, the other unrelated ones that it agrees with: a group with another task,
-      or a collusion. `copies`: clients that sent the same, up to scale, or nearly: they have one vote together.
+      or a collusion; of a member that agrees little with most, the members it agrees with.
+    - `copies`: clients that sent the same, up to scale, or nearly: they have one vote together.
 
     Numbers are None of a client that was not compared.
     """
@@ -134,10 +136,11 @@ def _verdict(names: list[str], k: int, modules: int, found: Pooled) -> ClientVer
         rows=float(found.rows[k]),
         **others,
     )
-    return _said(mine, bool(found.decided))
+    return said(mine, bool(found.decided))
 
 
-def _said(mine: ClientVerdict, decided: bool) -> ClientVerdict:
+def said(mine: ClientVerdict, decided: bool) -> ClientVerdict:
+    """With its reason, in a sentence."""
     agrees = (
         f"its agreement with the others is {mine.agreement:.2f}, and {mine.usual:.2f} ± {mine.spread:.2f} is usual"
     )
@@ -145,12 +148,13 @@ def _said(mine: ClientVerdict, decided: bool) -> ClientVerdict:
     size = f"its update has {mine.size:.3g} times the usual size"
     group = f"; it agrees with {', '.join(mine.agrees_with)}" if mine.agrees_with else ""
     direction = "its direction is a member's" if mine.member else agrees if decided else little
+    rows = "" if mine.rows is None else f"{mine.rows:.2f} times as much as is usual"
     said = {
-        MEMBER: agrees,
+        MEMBER: f"{agrees}{group} as members do" if group else agrees,
         RESCALED: f"{size}; {direction}",
         FLIPPED: f"it points against the others: {agrees}",
         UNRELATED: f"{agrees}{group}",
-        OTHER_ROWS: f"its row spaces agree with the others' {mine.rows:.2f} times as much as is usual",
+        OTHER_ROWS: f"its row spaces agree with the others' {rows}",
         UNDECIDED: f"between a member and a stranger: {agrees}" if decided else little,
     }
     same = (

@@ -27,6 +27,7 @@ from ._pool import pool as pool
 from ._program import Decomposition as Decomposition
 from ._program import Penalty as Penalty
 from ._proximal_gradient import ProximalGradient as ProximalGradient
+from ._reference import Reference as Reference
 from ._refine import refine as refine
 from ._refined_factors import RefinedFactors as RefinedFactors
 from ._solver import Solver as Solver

@@ -16,6 +16,7 @@ from .. import __version__, experiments
 from ..experiments import Experiment
 from ..profiling import profile as measure
 from ._common import REFUSED, console, fail, folder
+from ._compare import compare
 from ._ending import in_order, say
 from ._parts import parse, several_tasks
 from ._refine import refine
@@ -208,3 +209,4 @@ def _refusing(name: str) -> Iterator[None]:
 
 
 app.command()(refine)
+app.command()(compare)

@@ -28,12 +28,17 @@ def refine_tables(content: dict[str, Any]) -> tuple[Table, Table]:
     for name, module in content["modules"].items():
         row = [name, str(len(module["clients"])), *(value(module) for value in shown.values())]
         modules.add_row(*map(Text, row))
+    return modules, client_table(content)
+
+
+def client_table(content: dict[str, Any]) -> Table:
+    """Each client's verdict, with the reason."""
     clients = _table("client", "verdict", "agreement", "size", "why")
     for name, client in content["clients"].items():
         numbers = [client["agreement"], client["size"]]
         row = [name, client["verdict"], *("" if each is None else f"{each:.3g}" for each in numbers), client["reason"]]
         clients.add_row(*map(Text, row))
-    return modules, clients
+    return clients
 
 
 def advice(content: dict[str, Any]) -> list[str]:
