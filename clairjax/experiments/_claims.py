@@ -6,12 +6,12 @@ are. Of skewed ones with mean zero it is more: 12 % of 16 comparisons of skewnes
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..sweep import Estimate
+from ..sweep import Estimate, Results
 from ._table import Table
 
 
@@ -89,3 +89,8 @@ def claims_table(title: str, claims: Sequence[Claim]) -> Table:
         f"What that leaves open, and all below {LEAST} replicates, is undecided.",
     )
     return Table(title, ("claim", "verdict", "figures"), rows, notes)
+
+
+def claimed(title: str, claims: Callable[[Results[Any]], Sequence[Claim]]) -> Callable[[Results[Any]], Table]:
+    """The table of what a function of the results claims."""
+    return lambda results: claims_table(title, claims(results))

@@ -1,7 +1,7 @@
 """What the CLAIR paper's simulations share: their cells, their data, and the constants of the published procedure."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -96,7 +96,7 @@ def mean_square_error(matrices: Float[Array, "clients out in"], problem: Problem
     return jnp.sum((matrices - problem.weights) ** 2, axis=(1, 2)).mean()
 
 
-SIZES = (Column("p = q", "dimension"), Column("n", "samples"), Column("K", "clients"))
+SIZES = (("p = q", "dimension"), ("n", "samples"), ("K", "clients"))
 
 Paper: TypeAlias = Mapping[tuple[int, int, int], Any]  # rows as printed, by p, n and K
 
@@ -111,10 +111,13 @@ def printed(paper: Paper, name: str, title: str = "paper") -> Column:
     return Column(title, partial(in_paper, paper, name), 3)
 
 
-def clients_below(axis: "Axes", rows: Sequence[Row[Cell]], printed: Sequence[float], label: str) -> np.ndarray:
+def clients_below(
+    axis: "Axes", rows: Sequence[Row[Cell]], paper: Callable[[Row[Any]], float | None], label: str
+) -> np.ndarray:
     """The paper's numbers at the places 0, 1, …, which stand for the K of these rows; returns the places."""
     places = np.arange(len(rows))
-    axis.plot(places, printed, "k_", markersize=16, markeredgewidth=1.6, label=label)
+    numbers = [np.nan if number is None else number for number in map(paper, rows)]
+    axis.plot(places, numbers, "k_", markersize=16, markeredgewidth=1.6, label=label)
     axis.set_xticks(places, [str(row.cell.clients) for row in rows])
     axis.set(title=f"p = q = {rows[0].cell.dimension}", xlabel="clients K", xlim=(-0.5, len(rows) - 0.5))
     return places

@@ -1,16 +1,20 @@
 """The plots' common look: panels, points with standard errors, bands, ticks and legends."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..sweep import Estimate
+from ..sweep import Estimate, Results
+from ._table import Row, Value, rows_of
 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Plot: TypeAlias = Callable[[Results[Any]], "Figure"]
+Places: TypeAlias = str | Sequence[float] | np.ndarray
 
 LEGEND_COLUMN = 2.0  # inches that an entry may take
 
@@ -27,6 +31,43 @@ def new_figure(
         axis.grid(alpha=0.25, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)
+
+
+def panels(
+    ylabel: str,
+    of: Callable[[Results[Any]], Iterable[Any]] = rows_of,
+    *,
+    columns: int | None = None,
+    shared: bool = True,
+) -> Callable[[Callable[["Axes", Any], None]], Plot]:
+    """Makes a plot of `draw(axis, rows)`: a panel for each of what `of` gives, one legend of `columns` below all."""
+
+    def decorate(draw: Callable[["Axes", Any], None]) -> Plot:
+        def plot(results: Results[Any]) -> "Figure":
+            groups = list(of(results))
+            figure, axes = new_figure(len(groups), shared=shared)
+            for axis, rows in zip(axes, groups, strict=True):
+                draw(axis, rows)
+            axes[0].set_ylabel(ylabel)
+            return legend_below(figure, axes[0], columns)
+
+        return plot
+
+    return decorate
+
+
+def curve(axis: "Axes", rows: Sequence[Row[Any]], x: Places, y: Value, label: str, **style: Any) -> Any:
+    """A column's values over a field of the rows, or over numbers given: points, with their standard errors."""
+    return points(axis, _places(rows, x), (row.value(y) for row in rows), label, **style)
+
+
+def means(axis: "Axes", rows: Sequence[Row[Any]], x: Places, y: Value, label: str, *fmt: str, **style: Any) -> None:
+    """As `curve`, without the errors."""
+    axis.plot(_places(rows, x), [row.value(y)[0] for row in rows], *fmt, label=label, **style)
+
+
+def _places(rows: Sequence[Row[Any]], x: Places) -> Sequence[float] | np.ndarray:
+    return [row.get(x) for row in rows] if isinstance(x, str) else x
 
 
 def points(
@@ -50,6 +91,12 @@ def sizes_below(axis: "Axes", sizes: Sequence[float]) -> None:
     axis.set_xscale("log")
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axis.minorticks_off()
+
+
+def corner(axis: "Axes", text: str, place: tuple[float, float], **style: Any) -> None:
+    """Text below a place in units of the panel, to the left of it in the right half."""
+    side = "left" if place[0] < 0.5 else "right"
+    axis.text(*place, text, transform=axis.transAxes, ha=side, va="top", fontsize=9, **style)
 
 
 def legend_below(figure: "Figure", axis: "Axes", columns: int | None = None) -> "Figure":

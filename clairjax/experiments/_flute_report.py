@@ -3,47 +3,37 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..sweep import Estimate, Results
-from ._claims import Case, Claim, Difference, above, above_apart, claims_table
+from ._claims import Case, Claim, Difference, above, above_apart, claimed
 from ._experiment import Experiment
-from ._figure import band, legend_below, new_figure
+from ._figure import band, panels
 from ._flute_tasks import FEATURES, ITERATIVE, LABELS, LEVELS, Cell, levels, replicate
 from ._sharing_claims import ends_below, sharing_claims
-from ._table import Column, Row, Table, Tabulated, grouped, rows_of
+from ._table import Row, Tabulated, grouped, rows_of
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-LAWS = {"spectrum": "C.1's model", "normal": "7.1's model"}
+    from matplotlib.axes import Axes
 
 
-def title(target: str, results: Results[Cell]) -> str:
-    return (
-        f"Distance to {target}, mean over clients and {results.replicates} replicates ±standard error; "
-        f"{LAWS[results.cells[0].law]}, d = {FEATURES}"
-    )
-
-
-def columns(suffix: str, results: Results[Cell]) -> list[Column]:
+def columns(suffix: str, results: Results[Cell]) -> list[tuple[Any, ...]]:
     """Of the methods that run in some cell; the best model of rank k is at no distance to itself."""
     names = [name for name in LABELS if any(name in results[cell] for cell in results.cells)]
-    pairs = {"truncated ridge / FLUTE": ("ridge", "flute"), "local / truncated ridge": ("local_ridge", "ridge")}
     return [
-        *(Column("k", "rank"), Column("M", "clients"), Column("N", "samples")),
-        *(Column(LABELS[name], name + suffix) for name in names if name != "floor" or not suffix),
-        *(Column(head, partial(Row.ratio, one=a + suffix, other=b + suffix), 3) for head, (a, b) in pairs.items()),
+        *(("k", "rank"), ("M", "clients"), ("N", "samples")),
+        *((LABELS[name], name + suffix) for name in names if name != "floor" or not suffix),
+        ("truncated ridge / FLUTE", f"ridge{suffix} / flute{suffix}", 3),
+        ("local / truncated ridge", f"local_ridge{suffix} / ridge{suffix}", 3),
     ]
 
 
-NOTES = (
-    "Step 0.03. FedRep takes the mean of the clients' gradients or, “summed”, their sum.",
-    "Local: each client alone, by least squares (where N ≥ d) or by ridge with a cross-validated penalty.",
-)
+def distances(target: str, suffix: str, *notes: str) -> Tabulated[Cell]:
+    title = f"Distance to {target}, mean over clients and {{replicates}} replicates ±standard error; {{source}}"
+    return Tabulated[Cell](f"{title}, d = {FEATURES}", partial(columns, suffix), notes)
 
 
 def overtakes(row: Row[Cell]) -> float:
@@ -131,30 +121,32 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.3g} to {max(values):.3g}" if values else "none"
 
 
-def verdicts(results: Results[Cell]) -> Table:
-    return claims_table("The paper's claims", claims(results))
+def largest(results: Results[Cell]) -> list[Row[Cell]]:
+    """The rows of most clients with most samples."""
+    return grouped(rows_of(results), lambda row: (row.cell.clients, row.cell.samples))[-1]
 
 
-def plot(results: Results[Cell]) -> "Figure":
-    *_, rows = grouped(rows_of(results), lambda row: (row.cell.clients, row.cell.samples))  # the largest
-    figure, axes = new_figure(len(rows), shared=False)
-    for axis, row in zip(axes, rows, strict=True):
-        cell = row.cell
-        for name, label in ITERATIVE.items():
-            band(axis, cell.stored + 1, row[f"{name}_history"], label)
-        levels(axis, row, LEVELS)
-        axis.set(title=f"k = {cell.rank}, M = {cell.clients}, N = {cell.samples}", xlabel="round", xscale="log")
-    axes[0].set_ylabel("distance to the truth")
-    return legend_below(figure, axes[0])
+@panels("distance to the truth", largest, shared=False)
+def plot(axis: "Axes", row: Row[Cell]) -> None:
+    cell = row.cell
+    for name, label in ITERATIVE.items():
+        band(axis, cell.stored + 1, row[f"{name}_history"], label)
+    levels(axis, row, LEVELS)
+    axis.set(title=f"k = {cell.rank}, M = {cell.clients}, N = {cell.samples}", xlabel="round", xscale="log")
 
 
 synthetic = partial(
     Experiment[Cell],
     replicate=replicate,
     tables=(
-        Tabulated[Cell](partial(title, "the truth"), partial(columns, ""), NOTES),
-        Tabulated[Cell](partial(title, "the best model of rank k"), partial(columns, "_best")),
-        verdicts,
+        distances(
+            "the truth",
+            "",
+            "Step 0.03. FedRep takes the mean of the clients' gradients or, “summed”, their sum.",
+            "Local: each client alone, by least squares (where N ≥ d) or by ridge with a cross-validated penalty.",
+        ),
+        distances("the best model of rank k", "_best"),
+        claimed("The paper's claims", claims),
     ),
     plot=plot,
 )

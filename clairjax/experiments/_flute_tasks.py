@@ -52,6 +52,10 @@ class Cell:
         return LinearTasks(self.clients, FEATURES, self.samples, self.law)
 
     @property
+    def source(self) -> str:
+        return {"spectrum": "C.1's model", "normal": "7.1's model"}[self.law]
+
+    @property
     def stored(self) -> np.ndarray:
         """Indices of the rounds whose errors are kept, the first and the last among them."""
         return np.unique(np.geomspace(1, self.rounds, POINTS).round().astype(int)) - 1

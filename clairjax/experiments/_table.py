@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Hashable)
 C_co = TypeVar("C_co", bound=Hashable, covariant=True)
 Kind = TypeVar("Kind", bound=Hashable)
+Value: TypeAlias = str | Callable[["Row[Any]"], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +73,33 @@ class Row(Generic[C_co]):
         """Of the means of two outputs, by paired replicates."""
         return Estimate.ratio(self.outputs[one], self.outputs[other])
 
-    def split(self, parts: Iterable[Any]) -> "list[Row[C_co]]":
-        """A row for each part, with that index of each output's axis after the replicates'."""
-        return [
-            Row(self.cell, {name: values[:, i] for name, values in self.outputs.items()}, part)
-            for i, part in enumerate(parts)
-        ]
+    def along(self, **axes: Iterable[Any]) -> "list[Row[C_co]]":
+        """A row for each place of these axes after the replicates'; its part is a dict of the values there.
+
+        Outputs with fewer axes are the same in all of them.
+        """
+        rows = [self]
+        for name, values in axes.items():
+            rows = [row._at(i, {name: value}) for row in rows for i, value in enumerate(values)]
+        return rows
+
+    def _at(self, place: int, names: Mapping[str, Any]) -> "Row[C_co]":
+        outputs = {name: values[:, place] if values.ndim > 1 else values for name, values in self.outputs.items()}
+        return Row(self.cell, outputs, {**(self.part or {}), **names})
+
+    def get(self, name: str) -> Any:
+        """A field of the part, a dict or a NamedTuple, or else of the cell; None if neither has it."""
+        part = self.part if isinstance(self.part, Mapping) else getattr(self.part, "_asdict", dict)()
+        return part[name] if name in part else getattr(self.cell, name, None)
+
+    def value(self, of: "Value") -> Any:
+        """What a column or a plot shows: a mean, a ratio as `"one / other"`, a field, or what a function gives."""
+        if callable(of):
+            return of(self)
+        if of in self.outputs:
+            return self.mean(of)
+        one, ratio, other = of.partition(" / ")
+        return self.ratio(one, other) if ratio and one in self.outputs else self.get(of)
 
 
 def rows_of(results: Results[C]) -> list[Row[C]]:
@@ -87,7 +109,7 @@ def rows_of(results: Results[C]) -> list[Row[C]]:
 
     - `results`: of a sweep.
 
-    **Returns:** the rows, to be filtered, or `split` into parts.
+    **Returns:** the rows, to be filtered, or taken apart by `along`.
 
     **Cost:** a copy of the outputs without failed replicates.
 
@@ -99,8 +121,8 @@ def rows_of(results: Results[C]) -> list[Row[C]]:
     ...     size: int
     >>> replicate = lambda key, cell: {"index": jax.numpy.arange(cell.size)}
     >>> results = sweep.run(replicate, [Cell(2)], key=jax.random.key(0), replicates=3)
-    >>> [str(part.mean("index")) for row in rows_of(results) for part in row.split(("first", "second"))]
-    ['0.000 ±0.000', '1.000 ±0.000']
+    >>> [f"{part.get('place')}: {part.mean('index')}" for row in rows_of(results) for part in row.along(place="ab")]
+    ['a: 0.000 ±0.000', 'b: 1.000 ±0.000']
     """
     return [Row(cell, results.kept(cell)) for cell in results.cells]
 
@@ -118,30 +140,49 @@ def grouped(rows: Iterable[Row[C]], by: Callable[[Row[C]], Hashable]) -> list[li
     return list(groups.values())
 
 
+class _Fields(dict[str, Any]):
+    """What a title or a note may name: what is given, and the fields of a row."""
+
+    def __init__(self, row: Row[Any] | None, **given: Any):
+        super().__init__(given)
+        self.row = row
+
+    def __missing__(self, name: str) -> Any:
+        found = None if self.row is None else self.row.get(name)
+        if found is None:
+            raise ValueError(f"title and notes: each name in braces must be a field of the cells, got {name}.")
+        return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Column:
     """One column of a table.
 
     - `title`: its head;
-    - `value`: the name of an output, whose mean is shown with its standard error, or of a field of the cell; or a
-      function of a `Row` that gives text, a number, an `Estimate`, or None where there is nothing to show. The title
-      if left out;
+    - `value`: the name of an output, whose mean is shown with its standard error, or of a field of the cell;
+      `"one / other"`, the ratio of two outputs' means; or a function of a `Row` that gives text, a number, an
+      `Estimate`, or None where there is nothing to show. The title if left out;
     - `digits`: after the point; as many as fit if left out.
     """
 
     title: str
-    value: str | Callable[[Row[Any]], Any] | None = None
+    value: Value | None = None
     digits: int | None = None
 
     @property
-    def of(self) -> str | Callable[[Row[Any]], Any]:
+    def of(self) -> Value:
         return self.title if self.value is None else self.value
 
     def text(self, row: Row[Any]) -> str:
-        if callable(self.of):
-            return _text(self.of(row), self.digits)
-        shown = row.mean(self.of) if self.of in row.outputs else getattr(row.cell, self.of, None)
-        return _text(shown, self.digits)
+        return _text(row.value(self.of), self.digits)
+
+    def check(self, rows: Sequence[Row[Any]]) -> None:
+        """Refuses a name that no row has."""
+        names = () if callable(self.of) or not rows else self.of.split(" / ")
+        for name in names:
+            if not any(name in row.outputs or row.get(name) is not None for row in rows):
+                known = dict.fromkeys(each for row in rows for each in (*field_names(row.cell), *row.outputs))
+                raise ValueError(f"columns: each name must be one of {', '.join(known)}, got {name}.")
 
 
 def _text(value: Any, digits: int | None) -> str:
@@ -155,40 +196,46 @@ def _text(value: Any, digits: int | None) -> str:
 
 
 Text: TypeAlias = str | Callable[[Results[Any]], str]
+Columns: TypeAlias = Sequence[Column | tuple[Any, ...] | str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tabulated(Generic[C]):
     """A table as data, a function of a sweep's results.
 
-    - `title`: text, or a function of the results that gives it;
-    - `columns`: `Column`s, or a function of the results that gives them;
-    - `notes`: lines below the table, texts or functions of the results; an empty one is left out;
+    - `title`: text, or a function of the results that gives it. Text may name `{replicates}`, or a field of the first
+      row's cell;
+    - `columns`: each a `Column`, its arguments as a tuple, or its title alone; or a function of the results that gives
+      them;
+    - `notes`: lines below the table, as the title; an empty one is left out;
     - `rows`: a function of the results that gives the rows, one a cell if left out;
     - `group`: a field of the cells or a function of a `Row`; a line is drawn where it changes.
     """
 
     title: Text
-    columns: Sequence[Column] | Callable[[Results[C]], Sequence[Column]]
+    columns: Columns | Callable[[Results[C]], Columns]
     notes: Sequence[Text] = ()
     rows: Callable[[Results[C]], Iterable[Row[Any]]] = rows_of
-    group: str | Callable[[Row[Any]], Hashable] = ""
+    group: Value = ""
 
     def __call__(self, results: Results[C]) -> Table:
         """The table of these results."""
-        given = lambda value: value(results) if callable(value) else value
-        columns, rows = given(self.columns), list(self.rows(results))
-        known = dict.fromkeys(name for row in rows for name in (*field_names(row.cell), *row.outputs))
-        for of in (column.of for column in columns if rows):
-            if isinstance(of, str) and of not in known and not any(hasattr(row.cell, of) for row in rows):
-                raise ValueError(f"columns: each name must be one of {', '.join(known)}, got {of}.")
-        by = self.group if callable(self.group) else lambda row: getattr(row.cell, self.group, None)
-        groups = list(map(by, rows))
+        rows = list(self.rows(results))
+        columns = [_column(each) for each in (self.columns(results) if callable(self.columns) else self.columns)]
+        for column in columns:
+            column.check(rows)
+        fields = _Fields(rows[0] if rows else None, replicates=results.replicates)
+        text = lambda given: given(results) if callable(given) else given.format_map(fields)
+        groups = [row.value(self.group) for row in rows]
         return Table(
-            given(self.title),
+            text(self.title),
             tuple(column.title for column in columns),
             tuple(tuple(column.text(row) for column in columns) for row in rows)
             or (("none", *[""] * (len(columns) - 1)),),
-            tuple(filter(None, map(given, self.notes))),
+            tuple(filter(None, map(text, self.notes))),
             tuple(i for i in range(1, len(rows)) if groups[i] != groups[i - 1]),
         )
+
+
+def _column(given: Column | tuple[Any, ...] | str) -> Column:
+    return given if isinstance(given, Column) else Column(*(given if isinstance(given, tuple) else (given,)))

@@ -3,7 +3,8 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -11,17 +12,17 @@ from jaxtyping import Float
 from ..sweep import Estimate, Results
 from ._centaur_runs import NOISE, Cell, Floor, Rate, Start, replicate, sizes
 from ._experiment import Experiment, Preset
-from ._figure import new_figure, points, sizes_below
+from ._figure import corner, curve, new_figure, sizes_below
 from ._slopes import fit
 from ._subspace_problems import RANK, START, STEP
-from ._table import Column, Row, Tabulated, rows_of_kind
+from ._table import Row, Tabulated, rows_of_kind
 
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BASE, AT_FIXED = NOISE.index(1.0), len(NOISE)  # of the settings of a floor
+Line: TypeAlias = tuple[Sequence[Row[Floor]], Sequence[float]]  # rows and where they are
 GROUND = 1e-10  # distances below are rounding
 
 
@@ -49,102 +50,92 @@ def rate(errors: Float[np.ndarray, "replicates rounds"]) -> tuple[Estimate, floa
     return Estimate.of(np.array(factors)), min(fits)
 
 
-def subsets(row: Row[Rate]) -> str:
-    return "all samples" if row.cell.batch_size is None else f"2 × {row.cell.batch_size} drawn"
+def settings(row: Row[Floor]) -> list[Row[Floor]]:
+    return row.along(setting=row.cell.settings)
 
 
 def by_setting(results: Results[Cell]) -> list[Row[Floor]]:
-    return [part for row in rows_of_kind(results, Floor) for part in row.split(row.cell.settings)]
+    return [part for row in rows_of_kind(results, Floor) for part in settings(row)]
 
 
-def predicted(row: Row[Floor], setting: int | None = None) -> float:
-    cell = row.cell
-    noise, clip_norm = row.part if setting is None else cell.settings[setting]
-    return predicted_floor(noise, clip_norm, cell.clients, cell.features)
+def predicted(row: Row[Floor]) -> float:
+    noise, clip_norm = row.get("setting")
+    return predicted_floor(noise, clip_norm, row.cell.clients, row.cell.features)
 
 
-def share_within(row: Row[Start], name: str) -> str:
-    return f"{100 * (row[name] <= START).mean():.1f} %"
-
-
-def floors(rows: Sequence[Row[Floor]], setting: int) -> list[Estimate]:
-    return [Estimate.of(row["floor"][:, setting]) for row in rows]
-
-
-def along(results: Results[Cell], field: str) -> tuple[list[int], list[Row[Floor]]]:
-    """The sizes of a field and the rows in which the other has its most frequent value."""
+def along(results: Results[Cell], field: str, setting: int = BASE) -> Line:
+    """The rows of a setting in which the other field has its most frequent value, by this one."""
     rows = rows_of_kind(results, Floor)
     (other,) = {"clients", "features"} - {field}
-    values = [getattr(row.cell, other) for row in rows]
-    kept = [row for row in rows if getattr(row.cell, other) == max(values, key=values.count)]
-    kept.sort(key=lambda row: getattr(row.cell, field))
-    return [getattr(row.cell, field) for row in kept], kept
+    values = [row.get(other) for row in rows]
+    kept = [row for row in rows if row.get(other) == max(values, key=values.count)]
+    kept.sort(key=lambda row: row.get(field))
+    return [settings(row)[setting] for row in kept], [row.get(field) for row in kept]
 
 
-def middle(results: Results[Cell]) -> Row[Floor]:
-    """The row that is along both."""
-    (clients, features) = (along(results, field)[1] for field in ("clients", "features"))
-    return next(row for row in features if row.cell in [other.cell for other in clients])
+def by_noise(results: Results[Cell]) -> Line:
+    """The settings of the row that is along both fields."""
+    clients, features = ([row.cell for row in along(results, field)[0]] for field in ("clients", "features"))
+    middle = next(cell for cell in features if cell in clients)
+    return [row for row in by_setting(results) if row.cell == middle][: len(NOISE)], NOISE
 
 
-def slopes(results: Results[Cell]) -> list[Row[Floor]]:
+def slope(rows: Sequence[Row[Floor]], sizes: Sequence[float]) -> Estimate:
+    return fit(sizes, [row.mean("floor") for row in rows]).slope
+
+
+def slopes(results: Results[Cell]) -> list[Row[Cell]]:
     """Against what, and the measured and the theory's log-log slope of the floor."""
-    n, by_clients = along(results, "clients")
-    d, by_features = along(results, "features")
-    base = middle(results)
-    noise = [Estimate.of(column) for column in base["floor"].T[: len(NOISE)]]
-    found = (
-        ("noise multiplier", fit(NOISE, noise).slope, 1.0),
-        ("clients n, ζ ∝ √(d k log n)", fit(n, floors(by_clients, BASE)).slope, -1.0),
-        ("features d, ζ ∝ √(d k log n)", fit(d, floors(by_features, BASE)).slope, 1.0),
-        ("features d, ζ held", fit(d, floors(by_features, AT_FIXED)).slope, 0.5),
-    )
-    return [Row(base.cell, {}, each) for each in found]
+    found = {
+        "noise multiplier": (by_noise(results), 1.0),
+        "clients n, ζ ∝ √(d k log n)": (along(results, "clients"), -1.0),
+        "features d, ζ ∝ √(d k log n)": (along(results, "features"), 1.0),
+        "features d, ζ held": (along(results, "features", AT_FIXED), 0.5),
+    }
+    return [
+        Row(results.cells[0], {}, {"against": against, "measured": slope(*line), "theory": theory})
+        for against, (line, theory) in found.items()
+    ]
+
+
+def within(row: Row[Start], name: str) -> str:
+    return f"{100 * (row[name] <= START).mean():.1f} %"
 
 
 TABLES = (
     Tabulated[Cell](
         "CENTAUR without noise: factor of the distance in a round",
         (
-            *(Column("κ", "condition"), Column("subsets", subsets), Column("η", "step_size")),
-            Column("measured", lambda row: rate(row["errors"])[0], 4),
-            Column("1 − η s_k²", lambda row: 1 - row.cell.step_size, 4),  # s_k = 1
-            Column("smallest R²", lambda row: float(rate(row["errors"])[1]), 4),
-            Column("largest last distance", lambda row: f"{row['errors'][:, -1].max():.1e}"),
+            ("κ", "condition"),
+            ("subsets", lambda row: "all samples" if (size := row.cell.batch_size) is None else f"2 × {size} drawn"),
+            *(("η", "step_size"), ("measured", lambda row: rate(row["errors"])[0], 4)),
+            ("1 − η s_k²", lambda row: 1 - row.cell.step_size, 4),  # s_k = 1
+            ("smallest R²", lambda row: float(rate(row["errors"])[1]), 4),
+            ("largest last distance", lambda row: f"{row['errors'][:, -1].max():.1e}"),
         ),
         (f"From distance {START}; fitted to the rounds above {GROUND:g}.",),
-        lambda results: rows_of_kind(results, Rate),
+        partial(rows_of_kind, kind=Rate),
     ),
     Tabulated[Cell](
         f"CENTAUR's noise floor, k = {RANK}, η = {STEP}: mean distance over the second half of the rounds",
         (
-            *(Column("n", "clients"), Column("d", "features")),
-            *(Column("σ", lambda row: row.part[0]), Column("ζ", lambda row: f"{row.part[1]:.3g}")),
-            Column("distance", "floor", 5),
-            Column("predicted", predicted, 5),
-            Column("ratio", lambda row: row.mean("floor").value / predicted(row), 3),
-            Column("not clipped", lambda row: f"{100 * (1 - row['clipped'].mean()):.2f} %"),
+            *(("n", "clients"), ("d", "features"), ("σ", lambda row: row.get("setting")[0])),
+            *(("ζ", lambda row: f"{row.get('setting')[1]:.3g}"), ("distance", "floor", 5)),
+            *(("predicted", predicted, 5), ("ratio", lambda row: row.mean("floor").value / predicted(row), 3)),
+            ("not clipped", lambda row: f"{100 * (1 - row['clipped'].mean()):.2f} %"),
         ),
         ("Predicted: η/√(1 − (1 − η)²) · σ ζ E‖G‖/n, with G a (d − k) × k standard normal matrix.",),
         by_setting,
     ),
-    Tabulated[Cell](
-        "Log-log slope of the noise floor",
-        (
-            *(Column("against", lambda row: row.part[0]), Column("measured", lambda row: row.part[1])),
-            Column("theory", lambda row: row.part[2]),
-        ),
-        rows=slopes,
-    ),
+    Tabulated[Cell]("Log-log slope of the noise floor", ("against", "measured", "theory"), rows=slopes),
     Tabulated[Cell](
         f"Private power method: share of runs that end within distance {START}",
         (
-            *(Column("trials"), Column("runs", lambda row: row["one"].size)),
-            Column("one trial", functools.partial(share_within, name="one")),
-            Column("Algorithm 3's choice", functools.partial(share_within, name="chosen")),
+            *("trials", ("runs", lambda row: row["one"].size), ("one trial", partial(within, name="one"))),
+            ("Algorithm 3's choice", partial(within, name="chosen")),
         ),
         ("The choice among trials costs no privacy; the trials do: their number multiplies the rounds.",),
-        lambda results: rows_of_kind(results, Start),
+        partial(rows_of_kind, kind=Start),
     ),
 )
 
@@ -159,28 +150,21 @@ def plot(results: Results[Cell]) -> "Figure":
             axes[0].semilogy(np.maximum(theory, 1e-16), "--", linewidth=0.8, color=line.get_color())
     axes[0].set(xlabel="round", ylabel="distance to the true subspace", title="no noise")
     axes[0].legend(frameon=False, title="dashed: 1 − η s_k²")
-    base = middle(results)
-    settings = range(len(NOISE))
-    noise = [floors([base], i)[0] for i in settings]
-    _floor_panel(axes[1], "noise multiplier σ", NOISE, noise, [predicted(base, i) for i in settings])
-    for axis, field, name in zip(axes[2:], ("clients", "features"), ("clients n", "features d"), strict=True):
-        numbers, rows = along(results, field)
-        _floor_panel(axis, name, numbers, floors(rows, BASE), [predicted(row, BASE) for row in rows])
+    lines = {
+        "noise multiplier σ": by_noise(results),
+        "clients n": along(results, "clients"),
+        "features d": along(results, "features"),
+    }
+    for axis, (name, (rows, x)) in zip(axes[1:], lines.items(), strict=True):
+        curve(axis, rows, x, "floor", "measured", fmt="o")
+        axis.plot(x, list(map(predicted, rows)), "k--", linewidth=0.8, label="predicted")
+        axis.set(yscale="log", xlabel=name, title="noise floor")
+        sizes_below(axis, x)
+        found = slope(rows, x)
+        corner(axis, f"slope {found.text(2)}", (0.05 if found.value > 0 else 0.95, 0.95))
     axes[1].set_ylabel("distance")
     axes[1].legend(frameon=False)
     return figure
-
-
-def _floor_panel(
-    axis: "Axes", name: str, sizes: Sequence[float], estimates: Sequence[Estimate], theory: Sequence[float]
-) -> None:
-    points(axis, sizes, estimates, "measured", fmt="o")
-    axis.plot(sizes, theory, "k--", linewidth=0.8, label="predicted")
-    axis.set(yscale="log", xlabel=name, title="noise floor")
-    sizes_below(axis, sizes)
-    slope = fit(sizes, estimates).slope
-    place, side = (0.05, "left") if slope.value > 0 else (0.95, "right")
-    axis.text(place, 0.95, f"slope {slope.text(2)}", transform=axis.transAxes, va="top", ha=side, fontsize=9)
 
 
 RATES = ((1.0, 85), (2.0, 380))

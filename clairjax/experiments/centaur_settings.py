@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +12,16 @@ from jaxtyping import Array
 from .. import _validate
 from .._typing import Key
 from ..subspaces import subspace_distance
-from ..sweep import Results
 from . import centaur_tradeoff
 from ._budget import ADJACENCY, Setting, never_reached_moments, noise_for, spend, spend_at_server
 from ._experiment import Experiment, Preset
-from ._figure import legend_below, new_figure
+from ._figure import means, panels
 from ._subspace_problems import draw
-from ._table import Column, Row, Tabulated, rows_of_kind
+from ._table import Row, Tabulated, rows_of_kind
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 EPSILON = 2.0
 CLIPS = (0.03, 0.1, 0.3, 1.0)
@@ -91,6 +90,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
 
 
 AXES = {"distance": (CLIPS, PATHS), "at_server": (SHARES,)}
+NOTE = f"Mean distance at ε = {{epsilons[0]:g}} ({ADJACENCY}), the smallest of a grid."
 
 
 def best(row: Row[Cell], name: str, place: int | None = None) -> float:
@@ -100,45 +100,37 @@ def best(row: Row[Cell], name: str, place: int | None = None) -> float:
     return float(grid[index]) if place is None else AXES[name][place][index[place]]
 
 
-def grid_columns(name: str, *places: str) -> tuple[Column, ...]:
-    found = (Column(title, partial(best, name=name, place=i)) for i, title in enumerate(places))
-    return Column("rounds"), Column("distance", partial(best, name=name), 4), *found
-
-
-def note(results: Results[Cell]) -> str:
-    (epsilon,) = results.cells[0].epsilons
-    return f"Mean distance at ε = {epsilon:g} ({ADJACENCY}), the smallest of a grid."
+def best_of(name: str, *places: str) -> tuple[Any, ...]:
+    found = ((title, partial(best, name=name, place=i)) for i, title in enumerate(places))
+    return "rounds", ("distance", partial(best, name=name), 4), *found
 
 
 TABLES = (
     Tabulated[Cell](
         "CENTAUR with a constant step",
         (
-            Column("start", lambda row: "at 0.2" if row.cell.from_start else "random"),
-            *grid_columns("distance", "ζ", "η T ζ"),
+            ("start", lambda row: "at 0.2" if row.cell.from_start else "random"),
+            *best_of("distance", "ζ", "η T ζ"),
         ),
-        (note,),
-        lambda results: rows_of_kind(results, Constant),
+        (NOTE,),
+        partial(rows_of_kind, kind=Constant),
     ),
     Tabulated[Cell](
         "Jain et al., from 0.2",
-        grid_columns("at_server", "share of the unreached norm"),
-        (note,),
-        lambda results: rows_of_kind(results, Server),
+        best_of("at_server", "share of the unreached norm"),
+        (NOTE,),
+        partial(rows_of_kind, kind=Server),
     ),
 )
 
 
-def plot(results: Results[Cell]) -> "Figure":
-    rows = rows_of_kind(results, Constant)
-    figure, axes = new_figure(len(rows))
-    for axis, row in zip(axes, rows, strict=True):
-        for clip_norm, distances in zip(CLIPS, np.mean(row["distance"], axis=0), strict=True):
-            axis.plot(PATHS, distances, "o-", markersize=3, label=f"ζ = {clip_norm:g}")
-        start = "from 0.2" if row.cell.from_start else "random start"
-        axis.set(title=f"{start}, T = {row.cell.rounds}", xlabel="η T ζ", xscale="log", yscale="log")
-    axes[0].set_ylabel("distance to the true subspace")
-    return legend_below(figure, axes[0])
+@panels("distance to the true subspace", partial(rows_of_kind, kind=Constant))
+def plot(axis: "Axes", row: Row[Constant]) -> None:
+    for line in row.along(clip_norm=CLIPS):
+        label = f"ζ = {line.get('clip_norm'):g}"
+        means(axis, line.along(path=PATHS), "path", "distance", label, "o-", markersize=3)
+    start = "from 0.2" if row.cell.from_start else "random start"
+    axis.set(title=f"{start}, T = {row.cell.rounds}", xlabel="η T ζ", xscale="log", yscale="log")
 
 
 EXPERIMENT = Experiment[Cell](

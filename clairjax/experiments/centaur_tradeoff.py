@@ -27,7 +27,7 @@ from ._budget import (
     spend_at_server,
 )
 from ._experiment import Experiment, Preset
-from ._figure import legend_below, new_figure, points, sizes_below
+from ._figure import curve, legend_below, new_figure, sizes_below
 from ._slopes import fit
 from ._subspace_problems import RANK, STEP, draw, never_reached
 from ._table import Column, Row, Tabulated, rows_of_kind
@@ -50,6 +50,7 @@ SERIES = {
     "constant_start": "constant step, tuned, from 0.2",
     "theorem": "theorem's setting, from 0.2",
     "jain": "Jain et al., from 0.2",
+    "local": "local ridge",
 }
 
 
@@ -86,7 +87,7 @@ Cell: TypeAlias = Budget | Dimension
 
 def sizes(epsilons: tuple[float, ...], clients: int, features: tuple[int, ...], many_clients: int) -> tuple[Cell, ...]:
     """Every ε at `clients`; every number of features at `many_clients`."""
-    budgets = (Budget(series, epsilons, clients) for series in (*SERIES, "local"))
+    budgets = (Budget(series, epsilons, clients) for series in SERIES)
     return (*budgets, *(Dimension(number, many_clients) for number in features))
 
 
@@ -155,10 +156,6 @@ def _dimension(key: Key, cell: Dimension) -> dict[str, Array]:
     }
 
 
-def label(row: Row[Budget]) -> str:
-    return SERIES.get(row.cell.series, "local ridge")
-
-
 def with_output(output: str, results: Results[Cell]) -> list[Row[Budget]]:
     return [row for row in rows_of_kind(results, Budget) if output in row.outputs]
 
@@ -176,9 +173,8 @@ def epsilon_columns(output: str, results: Results[Cell]) -> list[Column]:
     return [Column("", label), *estimates]
 
 
-def sized(text: str, results: Results[Cell]) -> str:
-    cell = rows_of_kind(results, Budget)[0].cell
-    return f"{text}, n = {cell.clients}, m = {cell.samples}, d = {cell.features}, k = {RANK}"
+def label(row: Row[Budget]) -> str:
+    return SERIES[row.cell.series]
 
 
 def clipped(results: Results[Cell]) -> str:
@@ -187,33 +183,24 @@ def clipped(results: Results[Cell]) -> str:
     return f"Share of updates clipped at ε = {rows[0].cell.epsilons[-1]:g}: {', '.join(shares)}."
 
 
-AGAINST = {  # output: its title, digits and the theory's slope
+AGAINST = {  # mean distance, or the ratio of two: its title, digits and the theory's slope
     "centaur": ("CENTAUR", 4, "1"),
     "jain": ("Jain et al.", 4, "1.5"),
     "tight": ("Jain et al., tight", 4, "–"),
-    "ratio": ("Jain / CENTAUR", 1, "0.5"),
+    "jain / centaur": ("Jain / CENTAUR", 1, "0.5"),
 }
 
 
-def against(row: Row[Dimension], output: str) -> Estimate:
-    """A mean distance, or the ratio of both."""
-    return row.ratio("jain", "centaur") if output == "ratio" else row.mean(output)
-
-
-def slope(rows: Sequence[Row[Dimension]], output: str) -> Estimate:
-    return fit([row.cell.features for row in rows], [against(row, output) for row in rows]).slope
+def slope(rows: Sequence[Row[Dimension]], of: str) -> Estimate:
+    return fit([row.cell.features for row in rows], [row.value(of) for row in rows]).slope
 
 
 def with_slopes(results: Results[Cell]) -> list[Row[Dimension]]:
     """The rows of each d, and two whose part is their text."""
     rows = rows_of_kind(results, Dimension)
-    slopes = {"d": "log-log slope", **{name: str(slope(rows, name)) for name in AGAINST}}
-    theory = {"d": "theory", **{name: text for name, (*_, text) in AGAINST.items()}}
+    slopes = {"features": "log-log slope", **{name: str(slope(rows, name)) for name in AGAINST}}
+    theory = {"features": "theory", **{name: text for name, (*_, text) in AGAINST.items()}}
     return [*rows, *(Row(rows[0].cell, {}, part) for part in (slopes, theory))]
-
-
-def shown(row: Row[Dimension], output: str) -> str | Estimate:
-    return row.part[output] if row.part else against(row, output)
 
 
 def largest_clipped(results: Results[Cell]) -> str:
@@ -221,9 +208,10 @@ def largest_clipped(results: Results[Cell]) -> str:
     return f"client's averaged moments reach. Largest share of clients clipped in a round: {100 * share:.1f} %."
 
 
+SIZE = f"n = {{clients}}, m = {{samples}}, d = {{features}}, k = {RANK}"
 TABLES = (
     Tabulated[Cell](
-        partial(sized, "Distance to the true subspace"),
+        f"Distance to the true subspace, {SIZE}",
         partial(epsilon_columns, "distance"),
         (
             f"ε under {ADJACENCY} at δ = {DELTA:g} (in brackets the same run's ε under replace-one), of all rounds.",
@@ -233,22 +221,16 @@ TABLES = (
         partial(with_output, "distance"),
     ),
     Tabulated[Cell](
-        partial(sized, "Error of the clients' coefficients, relative"),
+        f"Error of the clients' coefficients, relative, {SIZE}",
         partial(epsilon_columns, "error"),
         ("Local ridge spends nothing.",),
         partial(with_output, "error"),
     ),
     Tabulated[Cell](
         "Distance at one total budget, from distance 0.2",
+        (("d", "features"), *((title, name, digits) for name, (title, digits, _) in AGAINST.items())),
         (
-            Column("d", lambda row: row.part["d"] if row.part else row.cell.features),
-            *(Column(title, partial(shown, output=name), digits) for name, (title, digits, _) in AGAINST.items()),
-        ),
-        (
-            lambda results: (
-                f"n = {rows_of_kind(results, Dimension)[0].cell.clients}; noise of one release at "
-                f"σ = {MULTIPLIER}, spread over 40 and {JAIN_ROUNDS} rounds."
-            ),
+            f"n = {{clients}}; noise of one release at σ = {MULTIPLIER}, spread over 40 and {JAIN_ROUNDS} rounds.",
             "Clip norms grow as the analyses say, ∝ √d and ∝ d; “tight” is Jain et al. at the smallest norms that no",
             largest_clipped,
         ),
@@ -260,22 +242,18 @@ TABLES = (
 
 def plot(results: Results[Cell]) -> "Figure":
     figure, axes = new_figure(3, shared=False)
-    for axis, output, title in zip(
-        axes, ("distance", "error"), ("distance to the subspace", "relative error of coefficients"), strict=False
-    ):
+    titles = {"distance": "distance to the subspace", "error": "relative error of coefficients"}
+    for axis, (output, title) in zip(axes, titles.items(), strict=False):
         for row in with_output(output, results):
-            epsilons, fmt = row.cell.epsilons, "k--" if row.cell.series == "local" else "o-"
-            estimates = (at_epsilon(row, output, i) for i in range(len(epsilons)))
-            points(axis, epsilons, estimates, label(row), fmt=fmt)
+            fmt = "k--" if row.cell.series == "local" else "o-"
+            curve(axis, row.along(epsilon=row.cell.epsilons), "epsilon", output, label(row), fmt=fmt)
         axis.set(yscale="log", xlabel=f"ε ({ADJACENCY}, δ = {DELTA:g})", title=title)
-        sizes_below(axis, epsilons)
+        sizes_below(axis, row.cell.epsilons)
     rows = rows_of_kind(results, Dimension)
-    features = [row.cell.features for row in rows]
     for name, (title, _, _) in list(AGAINST.items())[:3]:
-        text = f"{title}, slope {slope(rows, name).text(2)}"
-        points(axes[2], features, (row.mean(name) for row in rows), text)
+        curve(axes[2], rows, "features", name, f"{title}, slope {slope(rows, name).text(2)}")
     axes[2].set(yscale="log", xlabel="features d", title="one budget, nothing clipped")
-    sizes_below(axes[2], features)
+    sizes_below(axes[2], [row.cell.features for row in rows])
     axes[2].legend(frameon=False, fontsize=8)
     return legend_below(figure, axes[1], columns=3)
 

@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from .._typing import Key
 from ..alignment import clair, label_oracle
 from ..data import MultiResponse
-from ..sweep import Estimate, Results
+from ..sweep import Results
 from ._clair_simulations import RANK
 from ._experiment import Experiment, Preset
-from ._figure import legend_below, new_figure
-from ._table import Column, Row, Tabulated, rows_of
+from ._figure import means, panels
+from ._table import Row, Tabulated, rows_of
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 # How far the colluders go, in distances of two honest clients; and the share of the widest step that shows no gap.
 DISTANCES = (0.1, 0.25, 0.4, 0.55, 0.7, 1.0, 1.5, 2.5)
@@ -145,42 +144,20 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return {"local": error(reports), "clair": found, "oracle": oracle, "taken": taken, "nobody": nobody}
 
 
-class Worst(NamedTuple):
-    """An attack, at the distance that costs the honest clients most."""
-
-    attack: str
-    place: int
-
-
 def worst(results: Results[Cell]) -> list[Row[Cell]]:
-    """A row for each cell and attack."""
-    found = []
-    for row in rows_of(results):
-        for number, name in enumerate(ATTACKS):
-            outputs = {key: value if value.ndim == 1 else value[:, number] for key, value in row.outputs.items()}
-            place = int(np.argmax(outputs["clair"].mean(0)))
-            at = {key: value if value.ndim == 1 else value[:, place] for key, value in outputs.items()}
-            found.append(Row(row.cell, at, Worst(name, place)))
-    return found
-
-
-def strength(row: Row[Cell]) -> str:
-    table = STEPS if row.part.attack == "ladder" else DISTANCES
-    return f"{table[row.part.place]:g}"
+    """A row for each cell and attack, at the distance that costs the honest clients most."""
+    attacks = (each for row in rows_of(results) for each in row.along(attack=ATTACKS))
+    places = (each.along(distance=STEPS if each.get("attack") == "ladder" else DISTANCES) for each in attacks)
+    return [max(rows, key=lambda row: row.mean("clair").value) for rows in places]
 
 
 TABLE = Tabulated[Cell](
-    lambda results: (
-        f"Squared error of the honest clients at the worst distance, {results.replicates} replicates ±standard error"
-    ),
+    "Squared error of the honest clients at the worst distance, {replicates} replicates ±standard error",
     (
-        *(Column("K", "clients"), Column("colluders", "colluders")),
-        *(Column("attack", lambda row: row.part.attack), Column("worst at", strength)),
-        Column("error / local", partial(Row.ratio, one="clair", other="local"), 3),
-        Column("label oracle / local", partial(Row.ratio, one="oracle", other="local"), 3),
-        Column("error / oracle", partial(Row.ratio, one="clair", other="oracle"), 3),
-        Column("let in", lambda row: Estimate.of(row["taken"]).value, 2),
-        Column("nobody", lambda row: float(np.mean(row["nobody"])), 2),
+        *(("K", "clients"), "colluders", "attack", ("worst at", lambda row: f"{row.get('distance'):g}")),
+        *(("error / local", "clair / local", 3), ("label oracle / local", "oracle / local", 3)),
+        *(("error / oracle", "clair / oracle", 3), ("let in", lambda row: row.mean("taken").value, 2)),
+        ("nobody", lambda row: row.mean("nobody").value, 2),
     ),
     (
         "Worst at: distances of two honest clients; of the ladder, the share of the widest step that shows no gap; of "
@@ -194,17 +171,13 @@ TABLE = Tabulated[Cell](
 )
 
 
-def plot(results: Results[Cell]) -> "Figure":
-    rows = rows_of(results)
-    figure, axes = new_figure(len(rows))
-    for axis, row in zip(axes, rows, strict=True):
-        for number, name in enumerate(ATTACKS):
-            errors = row["clair"][:, number].mean(0) / row["oracle"][:, number].mean(0)
-            axis.plot(DISTANCES, errors, "o-", markersize=4, linewidth=1, label=name)
-        axis.set(title=f"{row.cell.colluders} of {row.cell.clients}", xlabel="honest distances (ladder: see table)")
-        axis.axhline(1, color="0.4", linewidth=0.8)
-    axes[0].set_ylabel("error / label oracle")
-    return legend_below(figure, axes[0], columns=2)
+@panels("error / label oracle", columns=2)
+def plot(axis: "Axes", row: Row[Cell]) -> None:
+    for attack in row.along(attack=ATTACKS):
+        rows = attack.along(distance=DISTANCES)
+        means(axis, rows, "distance", "clair / oracle", attack.get("attack"), "o-", markersize=4, linewidth=1)
+    axis.set(title=f"{row.cell.colluders} of {row.cell.clients}", xlabel="honest distances (ladder: see table)")
+    axis.axhline(1, color="0.4", linewidth=0.8)
 
 
 EXPERIMENT = Experiment[Cell](

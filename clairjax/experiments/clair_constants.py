@@ -1,6 +1,7 @@
 """The constants c1, c2 of CLAIR as published, tuned on draws that no table uses."""
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -15,12 +16,12 @@ from ..sweep import Estimate, Results
 from . import _clair_simulations as simulations
 from ._clair_simulations import PUBLISHED, RANK, SIZES, SOLVER, Constants, by_dimension, mean_square_error
 from ._experiment import Experiment, Preset
-from ._figure import legend_below, new_figure
-from ._table import Column, Row, Tabulated
+from ._figure import means, panels
+from ._table import Row, Tabulated
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 C1 = (0.7, 1.4, 2.8)
 RATIOS = (2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5, 5.0, 6.0)  # c2 / c1
@@ -84,8 +85,10 @@ def chosen(results: Results[Cell]) -> list[Row[Cell]]:
     return [Row(row.cell, row.outputs, point) for rows, point in groups for row in rows]
 
 
-def at_best(row: Row[Cell], name: str) -> np.ndarray:
-    return row[name][:, row.part.c1, row.part.proportion]
+def at_best(row: Row[Cell], name: str, equal: int | None = None) -> Estimate | float:
+    """An output there, or how often it is `equal` to a number."""
+    values = row[name][:, row.part.c1, row.part.proportion]
+    return Estimate.of(values) if equal is None else float(np.mean(values == equal))
 
 
 def show(constants: Constants | None) -> str | None:
@@ -95,26 +98,23 @@ def show(constants: Constants | None) -> str | None:
 TABLE = Tabulated[Cell](
     "CLAIR as published: constants c1, c2 in the middle of the smallest worst error over K",
     (
-        *(*SIZES, Column("best c1, c2", lambda row: show(row.part.constants))),
-        Column("recorded c1, c2", lambda row: show(PUBLISHED.get(row.cell.dimension))),
-        Column("error / label oracle", lambda row: Estimate.of(at_best(row, "ratio"))),
-        Column("rank 2 found", lambda row: float(np.mean(at_best(row, "rank") == RANK)), 2),
-        Column("solved", lambda row: float(np.mean(at_best(row, "solved"))), 2),
+        *(*SIZES, ("best c1, c2", lambda row: show(row.part.constants))),
+        ("recorded c1, c2", lambda row: show(PUBLISHED.get(row.cell.dimension))),
+        ("error / label oracle", partial(at_best, name="ratio")),
+        ("rank 2 found", partial(at_best, name="rank", equal=RANK), 2),
+        ("solved", partial(at_best, name="solved", equal=True), 2),
     ),
     rows=chosen,
 )
 
 
-def plot(results: Results[Cell]) -> "Figure":
-    groups = by_dimension(results)
-    figure, axes = new_figure(len(groups))
-    for axis, rows in zip(axes, groups, strict=True):
-        for number, row in enumerate(rows):
-            for c1, ratios, style in zip(C1, row["ratio"].mean(0), ("-", "--", ":"), strict=True):
-                axis.plot(RATIOS, ratios, style, color=f"C{number}", label=f"K = {row.cell.clients}, c1 = {c1:g}")
-        axis.set(title=f"p = q = {rows[0].cell.dimension}", xlabel="c2 / c1", yscale="log")
-    axes[0].set_ylabel("error / label oracle")
-    return legend_below(figure, axes[0], columns=len(C1))
+@panels("error / label oracle", by_dimension, columns=len(C1))
+def plot(axis: "Axes", rows: list[Row[Cell]]) -> None:
+    for number, row in enumerate(rows):
+        for line, style in zip(row.along(c1=C1), ("-", "--", ":"), strict=True):
+            label = f"K = {row.cell.clients}, c1 = {line.get('c1'):g}"
+            means(axis, line.along(proportion=RATIOS), "proportion", "ratio", label, style, color=f"C{number}")
+    axis.set(title=f"p = q = {rows[0].cell.dimension}", xlabel="c2 / c1", yscale="log")
 
 
 EXPERIMENT = Experiment[Cell](

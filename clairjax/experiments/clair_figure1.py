@@ -9,19 +9,21 @@ from jaxtyping import Array
 from .._typing import Key
 from ..alignment import Decomposition, Election, decompose, elect
 from ..subspaces import subspace_distance
-from ..sweep import Estimate, Results
+from ..sweep import Estimate
 from ._clair_simulations import RANK, SIZES, SOLVER, Cell, by_dimension, published_constants, sizes
 from ._experiment import Experiment, Preset
-from ._figure import legend_below, new_figure, points, sizes_below
+from ._figure import corner, curve, panels, sizes_below
 from ._slopes import Line, fit
 from ._status_number import status_number
-from ._table import Column, Row, Tabulated
+from ._table import Row, Tabulated
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 THEORY = -0.5
+# The second goes around the first where they coincide.
+MARKERS = {"fmt": "o", "markersize": 4}, {"fmt": "s", "markersize": 8, "markerfacecolor": "none"}
 SERIES = {"auto": "clair", "published": "as published"}
 
 
@@ -63,12 +65,11 @@ def slope(row: Row[Cell], series: str, less: int) -> Estimate:
 
 TABLES = (
     Tabulated[Cell](
-        lambda results: f"CLAIR, Figure 1: ‖P_Â − P_A‖, mean over {results.replicates} replicates ±standard error",
+        "CLAIR, Figure 1: ‖P_Â − P_A‖, mean over {replicates} replicates ±standard error",
         (
-            *SIZES,
-            *(Column(label, partial(distance, series=name), 4) for name, label in SERIES.items()),
-            Column("clair × √K", scaled),
-            *(Column(f"rank missed, {label}", partial(missed, series=name)) for name, label in SERIES.items()),
+            *(*SIZES, *((label, partial(distance, series=name), 4) for name, label in SERIES.items())),
+            ("clair × √K", scaled),
+            *((f"rank missed, {label}", partial(missed, series=name)) for name, label in SERIES.items()),
         ),
         ("Replicates with a rank other than 2 are left out of the means.",),
         group="dimension",
@@ -76,13 +77,9 @@ TABLES = (
     Tabulated[Cell](
         "Slope of log distance on log K, and on log (|C| − 1)",
         (
-            *SIZES[:2],
-            *(
-                Column(f"{label} on {x}", partial(slope, series=name, less=less))
-                for x, less in (("K", 0), ("|C| − 1", 1))
-                for name, label in SERIES.items()
-            ),
-            Column("theory", lambda row: THEORY),
+            *(*SIZES[:2], *((f"{label} on K", partial(slope, series=name, less=0)) for name, label in SERIES.items())),
+            *((f"{label} on |C| − 1", partial(slope, series=name, less=1)) for name, label in SERIES.items()),
+            ("theory", lambda row: THEORY),
         ),
         ("About the mean of |C| members there are |C| − 1 differences to go by: that bends the line at small K.",),
         lambda results: (Row(rows[0].cell, {}, rows) for rows in by_dimension(results)),
@@ -90,29 +87,20 @@ TABLES = (
 )
 
 
-def plot(results: Results[Cell]) -> "Figure":
-    groups = by_dimension(results)
-    figure, axes = new_figure(len(groups))
-    for axis, rows in zip(axes, groups, strict=True):
-        sizes = [row.cell.benign - 1 for row in rows]
-        # the second marker goes around the first where they coincide
-        for (name, label), height, fmt, markersize in zip(SERIES.items(), (0.95, 0.87), "os", (4, 8), strict=True):
-            fitted, filled = line(rows, name, 1), "none" if markersize == 8 else None
-            estimates = [distance(row, name) for row in rows]
-            drawn = points(axis, sizes, estimates, label, fmt=fmt, markersize=markersize, markerfacecolor=filled)
-            style = {"color": drawn.get_color()}
-            axis.plot(sizes, list(map(fitted.at, sizes)), linewidth=0.9, **style)
-            text = f"slope on |C| − 1: {fitted.slope.text(2)}"
-            axis.text(0.96, height, text, transform=axis.transAxes, ha="right", va="top", fontsize=9, **style)
-        guide = [distance(rows[0], "auto").value * (x / sizes[0]) ** THEORY for x in sizes]
-        axis.plot(sizes, guide, "k--", linewidth=0.8, label="theory, slope −1/2")
-        cell = rows[0].cell
-        axis.set(title=f"p = q = {cell.dimension}, n = {cell.samples}", xlabel="members but one, |C| − 1")
-        sizes_below(axis, sizes)
-    axes[0].set_ylabel("‖P_Â − P_A‖")
-    if any(distance(row, name).value > 0 for rows in groups for row in rows for name in SERIES):
-        axes[0].set_yscale("log")  # of the panels that share it
-    return legend_below(figure, axes[0])
+@panels("‖P_Â − P_A‖", by_dimension)
+def plot(axis: "Axes", rows: list[Row[Cell]]) -> None:
+    cell, sizes = rows[0].cell, [row.cell.benign - 1 for row in rows]
+    for (name, label), height, style in zip(SERIES.items(), (0.95, 0.87), MARKERS, strict=True):
+        drawn = curve(axis, rows, sizes, partial(distance, series=name), label, **style)
+        fitted, color = line(rows, name, 1), drawn.get_color()
+        axis.plot(sizes, list(map(fitted.at, sizes)), linewidth=0.9, color=color)
+        corner(axis, f"slope on |C| − 1: {fitted.slope.text(2)}", (0.96, height), color=color)
+    guide = [distance(rows[0], "auto").value * (x / sizes[0]) ** THEORY for x in sizes]
+    axis.plot(sizes, guide, "k--", linewidth=0.8, label="theory, slope −1/2")
+    axis.set(title=f"p = q = {cell.dimension}, n = {cell.samples}", xlabel="members but one, |C| − 1")
+    sizes_below(axis, sizes)
+    if any(distance(row, name).value > 0 for row in rows for name in SERIES):
+        axis.set_yscale("log")  # of all panels, which share it
 
 
 EXPERIMENT = Experiment[Cell](

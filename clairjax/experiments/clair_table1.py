@@ -22,20 +22,20 @@ from ._clair_simulations import (
     sizes,
 )
 from ._experiment import Experiment, Preset
-from ._figure import legend_below, new_figure, points
+from ._figure import curve, panels
 from ._status_number import status_number
-from ._table import Column, Tabulated, rows_of
+from ._table import Row, Tabulated, rows_of
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 
 class Printed(NamedTuple):
     """A row as printed."""
 
     local: float
-    clair: float
+    published: float
     oracle_fedavg: float
     fedavg: float
 
@@ -51,6 +51,7 @@ PAPER = {  # by p, n, K
     (50, 300, 10): Printed(10.054, 5.146, 183.551, 201.606),
     (50, 300, 20): Printed(10.041, 4.678, 200.977, 212.679),
 }
+PRINTED = {"local": "local", "published": "CLAIR as published", "oracle_fedavg": "oracle FedAvg", "fedavg": "FedAvg"}
 CURVES = {"published": ("CLAIR as published", "v"), "auto": ("clair", "o"), "shrink": ("clair, shrink", "D")}
 
 
@@ -90,50 +91,32 @@ def status_note(results: Results[Cell]) -> str:
 
 TABLES = (
     Tabulated[Cell](
-        lambda results: (
-            "CLAIR, Table 1: squared Frobenius error, mean over clients and "
-            f"{results.replicates} replicates ±standard error"
-        ),
-        (
-            *SIZES,
-            *(Column("local"), printed(PAPER, "local")),
-            *(Column("CLAIR as published", "published"), printed(PAPER, "clair")),
-            *(Column("oracle FedAvg", "oracle_fedavg"), printed(PAPER, "oracle_fedavg")),
-            *(Column("FedAvg", "fedavg"), printed(PAPER, "fedavg")),
-        ),
+        "CLAIR, Table 1: squared Frobenius error, mean over clients and {replicates} replicates ±standard error",
+        (*SIZES, *(column for name, label in PRINTED.items() for column in ((label, name), printed(PAPER, name)))),
         (law_note, "As published: fixed penalties, the program's own row space, largest gap, α = 1/2."),
         group="dimension",
     ),
     Tabulated[Cell](
         "The same replicates with clairjax: tuned from the data alone",
         (
-            *(*SIZES, printed(PAPER, "clair", "paper's CLAIR"), Column("as published", "published")),
-            *(Column("clair", "auto"), Column("shrink"), Column("label oracle", "label_oracle")),
-            Column("clair / oracle", lambda row: row.ratio("auto", "label_oracle")),
-            Column("shrink / oracle", lambda row: row.ratio("shrink", "label_oracle")),
+            *(*SIZES, printed(PAPER, "published", "paper's CLAIR"), ("as published", "published")),
+            *(("clair", "auto"), "shrink", ("label oracle", "label_oracle")),
+            *(("clair / oracle", "auto / label_oracle"), ("shrink / oracle", "shrink / label_oracle")),
         ),
-        (
-            "Label oracle: refinement with the true set and the true row space. Shrink may fall below it.",
-            status_note,
-        ),
+        ("Label oracle: refinement with the true set and the true row space. Shrink may fall below it.", status_note),
         group="dimension",
     ),
 )
 
 
-def plot(results: Results[Cell]) -> "Figure":
+@panels("error / label oracle", by_dimension)
+def plot(axis: "Axes", rows: list[Row[Cell]]) -> None:
     """Errors over the label oracle's. Local (1.5 to 2.2) and FedAvg (8 to 50) are in the table only."""
-    groups = by_dimension(results)
-    figure, axes = new_figure(len(groups))
-    for axis, rows in zip(axes, groups, strict=True):
-        paper = [(in_paper(PAPER, "clair", row) or np.nan) / row.mean("label_oracle").value for row in rows]
-        places = clients_below(axis, rows, paper, "CLAIR, paper")
-        for beside, (name, (label, marker)) in zip((-0.08, 0, 0.08), CURVES.items(), strict=True):
-            ratios = (row.ratio(name, "label_oracle") for row in rows)
-            points(axis, places + beside, ratios, label, fmt=f"{marker}-", linewidth=1)  # all visible if equal
-        axis.axhline(1, color="0.4", linewidth=0.8)
-    axes[0].set_ylabel("error / label oracle")
-    return legend_below(figure, axes[0])
+    paper = lambda row: (in_paper(PAPER, "published", row) or np.nan) / row.mean("label_oracle").value
+    places = clients_below(axis, rows, paper, "CLAIR, paper")
+    for beside, (name, (label, marker)) in zip((-0.08, 0, 0.08), CURVES.items(), strict=True):  # all visible if equal
+        curve(axis, rows, places + beside, f"{name} / label_oracle", label, fmt=f"{marker}-", linewidth=1)
+    axis.axhline(1, color="0.4", linewidth=0.8)
 
 
 EXPERIMENT = Experiment[Cell](

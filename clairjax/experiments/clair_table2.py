@@ -1,7 +1,8 @@
 """CLAIR, Table 2: who is found to be contaminated, and where each method errs."""
 
+import itertools
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -24,13 +25,13 @@ from ._clair_simulations import (
     sizes,
 )
 from ._experiment import Experiment, Preset
-from ._figure import legend_below, new_figure, points
+from ._figure import curve, panels
 from ._status_number import status_number
-from ._table import Column, Row, Tabulated, rows_of
+from ._table import Row, Tabulated, rows_of
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 
 class Printed(NamedTuple):
@@ -95,36 +96,26 @@ def by_method(results: Results[Cell]) -> list[Row[Cell]]:
     return [Row(row.cell, row.outputs, method) for row in rows_of(results) for method in METHODS]
 
 
-class Erring(NamedTuple):
-    """A replicate in which a method errs."""
-
-    replicate: int
-    signal: str
-    method: str
-    excluded: int
-    missed: int
-    rank: int
-
-
 def erring(results: Results[Cell]) -> list[Row[Cell]]:
+    """A row for each replicate and method with a wrong set."""
     found = []
-    for cell in results.cells:
-        outputs = results[cell]
-        for method, label in METHODS.items():
-            excluded, missed, rank = (outputs[f"{method}_{name}"] for name in ("excluded", "missed", "rank"))
-            for i in np.flatnonzero((excluded + missed > 0) & ~results.failed[cell]):
-                part = Erring(int(i), f"{outputs['signal'][i]:.0f}", label, excluded[i], missed[i], rank[i])
-                found.append(Row(cell, {}, part))
+    for cell, method in itertools.product(results.cells, METHODS):
+        outputs = {name: results[cell][f"{method}_{name}"] for name in ("excluded", "missed", "rank")}
+        wrong = (outputs["excluded"] + outputs["missed"] > 0) & ~results.failed[cell]
+        for i in np.flatnonzero(wrong):
+            where = {"method": METHODS[method], "replicate": i, "c": f"{results[cell]['signal'][i]:.0f}"}
+            found.append(Row(cell, {}, {**where, **{name: values[i] for name, values in outputs.items()}}))
     return found
 
 
 def total(results: Results[Cell], method: str) -> str:
-    rows = rows_of(results)
-    excluded, missed = (sum(int(row[f"{method}_{kind}"].sum()) for row in rows) for kind in ("excluded", "missed"))
-    wrong = sum(int((row[f"{method}_rank"] != RANK).sum()) for row in rows)
+    kept = [row.outputs for row in rows_of(results)]
+    excluded, missed, rank = (
+        np.concatenate([outputs[f"{method}_{name}"] for outputs in kept]) for name in ("excluded", "missed", "rank")
+    )
     return (
-        f"{METHODS[method]}: {excluded} benign clients excluded, {missed} contaminated clients kept, "
-        f"rank other than {RANK} in {wrong} replicates."
+        f"{METHODS[method]}: {excluded.sum()} benign clients excluded, {missed.sum()} contaminated clients kept, "
+        f"rank other than {RANK} in {(rank != RANK).sum()} replicates."
     )
 
 
@@ -133,27 +124,23 @@ def unlisted(results: Results[Cell]) -> str:
     return f"{more} more, in results.csv." if more > 0 else ""
 
 
+def beside_paper(name: str) -> tuple[Any, ...]:
+    ours = ((f"{name}, {label}", f"{method}_{name}") for method, label in METHODS.items())
+    return (*ours, printed(PAPER, name, f"{name}, paper"))
+
+
 TABLES = (
     Tabulated[Cell](
-        lambda results: (
-            "CLAIR, Table 2: recovery of the collaborative set, mean over "
-            f"{results.replicates} replicates ±standard error"
-        ),
-        (
-            *SIZES,
-            *(Column(f"accuracy, {label}", f"{method}_accuracy") for method, label in METHODS.items()),
-            printed(PAPER, "accuracy", "accuracy, paper"),
-            *(Column(f"recall, {label}", f"{method}_recall") for method, label in METHODS.items()),
-            printed(PAPER, "recall", "recall, paper"),
-        ),
+        "CLAIR, Table 2: recovery of the collaborative set, mean over {replicates} replicates ±standard error",
+        (*SIZES, *beside_paper("accuracy"), *beside_paper("recall")),
         ("Recall: share of the contaminated clients excluded.", law_note),
         group="dimension",
     ),
     Tabulated[Cell](
         "Accuracy by the strength c of the contamination",
         (
-            *(*SIZES, Column("method", lambda row: METHODS[row.part])),
-            *(Column(f"c = {signal}", partial(accuracy, signal=signal)) for signal in SIGNALS),
+            *(*SIZES, ("method", lambda row: METHODS[row.part])),
+            *((f"c = {signal}", partial(accuracy, signal=signal)) for signal in SIGNALS),
         ),
         ("c is drawn once a replicate; –: not drawn.",),
         by_method,
@@ -162,11 +149,8 @@ TABLES = (
     Tabulated[Cell](
         "Where each method errs: replicates with a wrong set",
         (
-            *(*SIZES, Column("replicate", lambda row: row.part.replicate), Column("c", lambda row: row.part.signal)),
-            Column("method", lambda row: row.part.method),
-            Column("benign excluded", lambda row: row.part.excluded),
-            Column("contaminated kept", lambda row: row.part.missed),
-            Column("rank found", lambda row: row.part.rank),
+            *(*SIZES, "replicate", "c", "method", ("benign excluded", "excluded")),
+            *(("contaminated kept", "missed"), ("rank found", "rank")),
         ),
         (unlisted, *(partial(total, method=method) for method in METHODS)),
         lambda results: erring(results)[:LISTED],
@@ -174,22 +158,15 @@ TABLES = (
 )
 
 
-def plot(results: Results[Cell]) -> "Figure":
+@panels("accuracy of the recovered set", by_dimension)
+def plot(axis: "Axes", rows: list[Row[Cell]]) -> None:
     """Accuracy beside the paper's, and at the weakest contamination alone, where a method errs first."""
-    groups = by_dimension(results)
-    figure, axes = new_figure(len(groups))
-    for axis, rows in zip(axes, groups, strict=True):
-        places = clients_below(axis, rows, [in_paper(PAPER, "accuracy", row) or np.nan for row in rows], "paper")
-        for (method, label), beside, fmt, color in zip(
-            METHODS.items(), (0.1, -0.1), ("o", "v"), ("C0", "C1"), strict=True
-        ):
-            style = {"fmt": fmt, "color": color, "markersize": 6}
-            points(axis, places + beside - 0.04, (row.mean(f"{method}_accuracy") for row in rows), label, **style)
-            weakest = (accuracy(row, SIGNALS[0], method) for row in rows)
-            label += f", c = {SIGNALS[0]} only"
-            points(axis, places + beside + 0.04, weakest, label, markerfacecolor="white", **style)
-    axes[0].set_ylabel("accuracy of the recovered set")
-    return legend_below(figure, axes[0])
+    places = clients_below(axis, rows, partial(in_paper, PAPER, "accuracy"), "paper")
+    for (method, label), beside, fmt, color in zip(METHODS.items(), (0.1, -0.1), "ov", ("C0", "C1"), strict=True):
+        style = {"fmt": fmt, "color": color, "markersize": 6}
+        curve(axis, rows, places + beside - 0.04, f"{method}_accuracy", label, **style)
+        weakest, label = partial(accuracy, signal=SIGNALS[0], method=method), f"{label}, c = {SIGNALS[0]} only"
+        curve(axis, rows, places + beside + 0.04, weakest, label, markerfacecolor="white", **style)
 
 
 EXPERIMENT = Experiment[Cell](

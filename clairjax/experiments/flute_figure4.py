@@ -11,16 +11,16 @@ from jaxtyping import Array
 from .._typing import Key
 from ..representation import best_of_rank, flute, local_least_squares, local_ridge, mean_distance, truncated_ridge
 from ..sweep import Estimate, Results
-from ._claims import Claim, above, claims_table
+from ._claims import Claim, above, claimed
 from ._experiment import Experiment, Preset
-from ._figure import band, legend_below, new_figure
+from ._figure import band, panels
 from ._flute_tasks import FEATURES, LABELS, STEP, Cell, init_scale, levels, tasks
 from ._sharing_claims import sharing_claims
-from ._table import Column, Row, Table, Tabulated, rows_of
+from ._table import Row, Tabulated, rows_of
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 # γ1 = 2 γ2, γ1 = γ2 and γ1 = ⅔ γ2 with γ1 held, as the paper's ratios, and a smaller γ1 = γ2.
 PAIRS = {
@@ -58,26 +58,19 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
     return outputs
 
 
-def of_pair(row: Row[Cell], output: str, pair: int) -> Estimate:
-    return Estimate.of(row[output][:, pair])
-
-
 def distances(target: str, suffix: str, names: tuple[str, ...]) -> Tabulated[Cell]:
+    """Of FLUTE at each pair and of references, where there are enough samples for them."""
+    pair = lambda row, i: Estimate.of(row["error" + suffix][:, i])
+    there = lambda row, name: row.mean(name) if name in row.outputs else None
     return Tabulated[Cell](
-        lambda results: (
-            f"FLUTE, Figure 4: distance to {target} after the last round, mean over {results.replicates} "
-            f"replicates; d = {FEATURES}, k = {results.cells[0].rank}, M = {results.cells[0].clients}"
-        ),
+        f"FLUTE, Figure 4: distance to {target} after the last round, mean over {{replicates}} replicates; "
+        f"d = {FEATURES}, k = {{rank}}, M = {{clients}}",
         (
-            Column("N", "samples"),
-            *(Column(label, partial(of_pair, output="error" + suffix, pair=i)) for i, label in enumerate(PAIRS)),
-            *(Column(LABELS[name], partial(mean_if_there, output=name + suffix)) for name in names),
+            ("N", "samples"),
+            *((label, partial(pair, i=i)) for i, label in enumerate(PAIRS)),
+            *((LABELS[name], partial(there, name=name + suffix)) for name in names),
         ),
     )
-
-
-def mean_if_there(row: Row[Cell], output: str) -> Estimate | None:
-    return row.mean(output) if output in row.outputs else None
 
 
 def claims(results: Results[Cell]) -> list[Claim]:
@@ -105,20 +98,12 @@ def _small_is_better(rows: list[Row[Cell]]) -> Claim:
     return Claim("(ours) γ1 = γ2 = 1/8 is better again than 1/4", cases, figures)
 
 
-def verdicts(results: Results[Cell]) -> Table:
-    return claims_table("The paper's claims", claims(results))
-
-
-def plot(results: Results[Cell]) -> "Figure":
-    rows = rows_of(results)
-    figure, axes = new_figure(len(rows))
-    for axis, row in zip(axes, rows, strict=True):
-        for i, label in enumerate(PAIRS):
-            band(axis, row.cell.stored + 1, row["history"][:, i], label)
-        levels(axis, row, ("ridge", "floor", "local_ridge"))
-        axis.set(title=f"N = {row.cell.samples}", xlabel="round", xscale="log")
-    axes[0].set_ylabel("distance to the truth")
-    return legend_below(figure, axes[0])
+@panels("distance to the truth")
+def plot(axis: "Axes", row: Row[Cell]) -> None:
+    for i, label in enumerate(PAIRS):
+        band(axis, row.cell.stored + 1, row["history"][:, i], label)
+    levels(axis, row, ("ridge", "floor", "local_ridge"))
+    axis.set(title=f"N = {row.cell.samples}", xlabel="round", xscale="log")
 
 
 EXPERIMENT = Experiment[Cell](
@@ -133,7 +118,7 @@ EXPERIMENT = Experiment[Cell](
     tables=(
         distances("the truth", "", ("ridge", "local_ridge", "local", "floor")),
         distances("the best model of rank k", "_best", ("ridge", "local_ridge", "local")),
-        verdicts,
+        claimed("The paper's claims", claims),
     ),
     plot=plot,
 )

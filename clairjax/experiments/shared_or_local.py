@@ -1,7 +1,6 @@
 """When a shared representation pays: its error beside that of each client alone, as the models leave the subspace."""
 
 import dataclasses
-from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -12,15 +11,15 @@ from .._typing import Key
 from ..data import SharedSubspace
 from ..representation import best_of_rank, local_ridge, mean_distance, truncated_ridge
 from ..sweep import Results
-from ._claims import Claim, claims_table
+from ._claims import Claim, claimed
 from ._experiment import Experiment, Preset, grid
-from ._figure import legend_below, new_figure, points, sizes_below
+from ._figure import curve, panels, sizes_below
 from ._sharing_claims import ends_below
-from ._table import Column, Row, Table, Tabulated, grouped, rows_of
+from ._table import Row, Tabulated, grouped, rows_of
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 RANK = 2
 METHODS = {
@@ -71,7 +70,11 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
 
 def by_share(results: Results[Cell]) -> list[Row[Cell]]:
     """A row for each cell and share outside."""
-    return [part for row in rows_of(results) for part in row.split(row.cell.outside)]
+    return [part for row in rows_of(results) for part in row.along(outside=row.cell.outside)]
+
+
+def outside(row: Row[Cell]) -> str:
+    return f"{100 * row.get('outside'):g} %"
 
 
 def claims(results: Results[Cell]) -> list[Claim]:
@@ -80,27 +83,20 @@ def claims(results: Results[Cell]) -> list[Claim]:
             rows,
             method,
             "local_ridge",
-            f"Truncated ridge of {label} ends below each client's own, {100 * rows[0].part:g} % outside",
+            f"Truncated ridge of {label} ends below each client's own, {outside(rows[0])} outside",
         )
         for method, label in (("ridge", f"rank {RANK}"), ("full", "full rank"))
-        for rows in grouped(by_share(results), lambda row: row.part)
+        for rows in grouped(by_share(results), outside)
     ]
 
 
-def verdicts(results: Results[Cell]) -> Table:
-    return claims_table("Does sharing pay?", claims(results))
-
-
 DISTANCES = Tabulated[Cell](
-    lambda results: (
-        f"Distance to the truth, mean over clients and {results.replicates} replicates ±standard error; "
-        f"d = {results.cells[0].features}, models of length √{RANK}"
-    ),
+    "Distance to the truth, mean over clients and {replicates} replicates ±standard error; d = {features}, "
+    f"models of length √{RANK}",
     (
-        *(Column("M", "clients"), Column("N", "samples"), Column("outside", lambda row: f"{100 * row.part:g} %")),
-        *(Column(label, name) for name, label in METHODS.items()),
-        Column(f"k = {RANK} / local", partial(Row.ratio, one="ridge", other="local_ridge"), 3),
-        Column("k = min(M, d) / local", partial(Row.ratio, one="full", other="local_ridge"), 3),
+        *(("M", "clients"), ("N", "samples"), ("outside", outside)),
+        *((label, name) for name, label in METHODS.items()),
+        *((f"k = {RANK} / local", "ridge / local_ridge", 3), ("k = min(M, d) / local", "full / local_ridge", 3)),
     ),
     (f"Outside: the share of the models' squared length that the subspace of rank {RANK} does not hold.",),
     by_share,
@@ -108,22 +104,16 @@ DISTANCES = Tabulated[Cell](
 )
 
 
-def plot(results: Results[Cell]) -> "Figure":
-    groups = grouped(by_share(results), lambda row: row.cell.clients)
-    figure, axes = new_figure(len(groups))
-    for axis, group in zip(axes, groups, strict=True):
-        for i, rows in enumerate(grouped(group, lambda row: row.part)):
-            sizes = [row.cell.samples for row in rows]
-            for method, fmt in (("ridge", "o-"), ("full", "x:")):
-                label = f"{METHODS[method]}, {100 * rows[0].part:g} % outside"
-                ratios = (row.ratio(method, "local_ridge") for row in rows)
-                points(axis, sizes, ratios, label, fmt=fmt, color=f"C{i}", linewidth=1)
-        axis.axhline(1, color="0.4", linewidth=0.8)
-        axis.set(title=f"M = {group[0].cell.clients}", xlabel="samples N of a client", yscale="log")
-        axis.set_yticks((0.25, 0.5, 1, 2, 4, 8), ("0.25", "0.5", "1", "2", "4", "8"))
-        sizes_below(axis, sizes)
-    axes[0].set_ylabel("error / local ridge's")
-    return legend_below(figure, axes[0], columns=2)
+@panels("error / local ridge's", lambda results: grouped(by_share(results), lambda row: row.cell.clients), columns=2)
+def plot(axis: "Axes", rows: list[Row[Cell]]) -> None:
+    for i, line in enumerate(grouped(rows, outside)):
+        for method, fmt in (("ridge", "o-"), ("full", "x:")):
+            label = f"{METHODS[method]}, {outside(line[0])} outside"
+            curve(axis, line, "samples", f"{method} / local_ridge", label, fmt=fmt, color=f"C{i}", linewidth=1)
+    axis.axhline(1, color="0.4", linewidth=0.8)
+    axis.set(title=f"M = {rows[0].cell.clients}", xlabel="samples N of a client", yscale="log")
+    axis.set_yticks((0.25, 0.5, 1, 2, 4, 8), ("0.25", "0.5", "1", "2", "4", "8"))
+    sizes_below(axis, [row.cell.samples for row in line])
 
 
 EXPERIMENT = Experiment[Cell](
@@ -135,6 +125,6 @@ EXPERIMENT = Experiment[Cell](
         "paper": Preset(grid(Cell, clients=(10, 30, 100, 300), samples=(10, 20, 40, 160)), 100),
     },
     replicate=replicate,
-    tables=(DISTANCES, verdicts),
+    tables=(DISTANCES, claimed("Does sharing pay?", claims)),
     plot=plot,
 )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from clairjax.experiments import Column, Experiment, Preset, Tabulated, grid
+from clairjax.experiments import Experiment, Preset, Tabulated, grid
 from clairjax.subspaces import subspace_distance
 
 
@@ -28,5 +28,5 @@ EXPERIMENT = Experiment(
     summary="Distance of an estimated line to the true one",
     presets={"smoke": Preset(grid(Cell, samples=(10, 40)), replicates=50)},
     replicate=replicate,
-    tables=[Tabulated("Distance to the true line", [Column("samples"), Column("distance")])],
+    tables=[Tabulated("Distance to the true line", ["samples", "distance"])],
 )

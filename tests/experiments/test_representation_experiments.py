@@ -173,7 +173,8 @@ def test_rates_and_slopes_are_fitted():
         return np.array(values)[None] * (1 + 1e-3 * np.arange(count)[:, None])
 
     found = {
-        row.part[0]: row.part[1].value for row in centaur_linear.slopes(made("centaur-linear", "laptop", floor=floor))
+        row.get("against"): row.get("measured").value
+        for row in centaur_linear.slopes(made("centaur-linear", "laptop", floor=floor))
     }
     assert found["noise multiplier"] == pytest.approx(1)
     assert found["clients n, ζ ∝ √(d k log n)"] == pytest.approx(-0.94, abs=0.02)  # √log n

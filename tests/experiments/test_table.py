@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from clairjax.experiments import Column, Experiment, Preset, Table, Tabulated, rows_of
-from clairjax.experiments._figure import band, new_figure
+from clairjax.experiments import Column, Experiment, Preset, Row, Table, Tabulated
+from clairjax.experiments._figure import band, curve, new_figure, panels
 from clairjax.sweep import Estimate, Results
 
 
@@ -87,18 +87,45 @@ def test_columns_show_fields_means_and_what_functions_give():
     assert table.rows == (("3", "even", "1.5", "3.333 ±0.667", "–"), ("5", "odd", "2.5", "1.000 ±0.000", "1"))
 
 
+def test_columns_are_data_and_text_names_fields():
+    """A title alone, the arguments of a column, and a ratio; braces hold fields of the first row's cell."""
+    rows = lambda results: [Row(Cell(3), {"a": np.array([1.0, 2.0]), "b": np.array([2.0, 4.0])})]
+    columns = ["law", ("K", "size"), ("a / b", "a / b", 1), Column("b", digits=0)]
+    table = Tabulated("K = {size}, {replicates} replicates", columns, ("half {half:g}",), rows)(results())
+    assert table.columns == ("law", "K", "a / b", "b") and table.rows == (("even", "3", "0.5 ±0.0", "3 ±1"),)
+    assert table.title == "K = 3, 4 replicates" and table.notes == ("half 1.5",)
+    with pytest.raises(ValueError, match=r"^title and notes: each name in braces must be a field .*, got sise\.$"):
+        Tabulated("{sise}", columns, rows=rows)(results())
+    with pytest.raises(ValueError, match=r"^columns: each name must be one of size, law, a, b, got c\.$"):
+        Tabulated("", ["a / c"], rows=rows)(results())
+
+
 def test_a_column_of_nothing_is_refused_and_a_table_of_no_rows_says_so():
     with pytest.raises(ValueError, match=r"^columns: each name must be one of size, law, error, pair, got eror\.$"):
         Tabulated("", [Column("eror")])(results())
     assert Tabulated("", [Column("eror"), Column("law")], rows=lambda _: [])(results()).rows == (("none", ""),)
 
 
-def test_a_row_has_parts():
-    (row,) = rows_of(results())[1:]
-    with pytest.raises(IndexError):  # an output that has no such axis
-        row.split("ab")
-    parts = dataclasses.replace(row, outputs={"pair": row["pair"]}).split("ab")
-    assert [(part.part, part.mean("pair").value) for part in parts] == [("a", 1), ("b", 2)]
+def test_a_row_along_axes_has_their_values_by_name():
+    outputs = {"one": np.ones(2), "grid": np.arange(12.0).reshape(2, 2, 3)}
+    rows = Row(Cell(3), outputs).along(law="ab", place=(10, 20, 30))
+    assert [(row.get("law"), row.get("place"), row.get("size")) for row in rows[2:4]] == [("a", 30, 3), ("b", 10, 3)]
+    assert [row.mean("grid").value for row in rows] == [3, 4, 5, 6, 7, 8]
+    assert [row.mean("one").value for row in rows] == [1] * 6
+
+
+def test_a_plot_has_a_panel_for_each_row_and_one_legend():
+    @panels("errors", columns=1)
+    def plot(axis, row):
+        curve(axis, [row], "size", "error", "mean")
+        axis.set_title(row.cell.law)
+
+    figure = plot(results())
+    assert [axis.get_title() for axis in figure.axes] == ["even", "odd"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["errors", ""]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["mean"]
+    assert [axis.lines[0].get_xydata().tolist() for axis in figure.axes] == [[[3, pytest.approx(10 / 3)]], [[5, 1]]]
 
 
 MINE = Experiment("mine", "", {"tiny": Preset((Cell(3),), 2)}, lambda key, cell: {"error": 0.0}, [Tabulated("", [])])
