@@ -13,8 +13,10 @@ from .. import _validate
 from ._choose import CANDIDATES
 from ._client import blended, write_folder
 from ._command import Command
+from ._compare import overlaps
 from ._config import global_fields
 from ._evidence import Evidence
+from ._folder import read_folder
 from ._halves import halves
 from ._names import FIGURE, GLOBAL, REPORT
 from ._options import check_options
@@ -176,7 +178,10 @@ def _fill(
         shared, seen, median = _share(refinement, common, folder, progress)
         sent, notices = halves(refinement, common)
         sharing = find_sharing(shared, seen, blend, evaluate, sent)
-        written = Written(sharing, common, median, shared, _write_clients(shared, sharing, folder, progress), notices)
+        clients = _write_clients(shared, sharing, folder, progress)
+        members = {name: refinement.adapters.clients[name] for name in common.weights}
+        rows = overlaps(members, read_folder(folder / GLOBAL, GLOBAL), common.modules)
+        written = Written(sharing, common, median, shared, clients, notices, rows)
         shutil.rmtree(folder / PARTS, ignore_errors=True)
     if serving:
         for_serving(folder)
