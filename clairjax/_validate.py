@@ -17,6 +17,28 @@ def concrete(value: Any) -> bool:
     return not isinstance(value, jax.core.Tracer)
 
 
+def enough_clients(count: int, name: str) -> None:
+    if count < 3:
+        raise fail(name, "from at least 3 clients, for a majority to be defined", count)
+
+
+def finite_clients(name: str, *parts: Any) -> None:
+    """Of arrays with clients first; one inside a trace is not looked at."""
+    if all(map(concrete, parts)):
+        finite = np.logical_and.reduce([_finite(part) for part in parts])
+        if not finite.all():
+            clients = ", ".join(map(str, np.flatnonzero(~finite)))
+            raise fail(name, "finite", f"NaN or infinite values from client(s) {clients}")
+
+
+def _finite(part: Array | np.ndarray) -> np.ndarray:
+    rest = tuple(range(1, part.ndim))
+    if isinstance(part, np.ndarray) or jax.default_backend() == "cpu":  # no program to compile
+        return np.asarray(np.isfinite(np.asarray(part)).all(rest))
+    with jax.ensure_compile_time_eval():  # a constant inside someone's trace is looked at, too
+        return np.asarray(jnp.isfinite(part).all(rest))
+
+
 def client_matrices(weights: Any, name: str = "weights") -> Array:
     """An array, NumPy array or nested list of K ≥ 3 matrices of one shape, finite, float32 or float64."""
     if not isinstance(weights, (jax.Array, np.ndarray)):
@@ -26,20 +48,13 @@ def client_matrices(weights: Any, name: str = "weights") -> Array:
             raise fail(name, "matrices of one shape", "a list of different shapes") from None
     if weights.ndim != 3:
         raise fail(name, "of shape (clients, out, in)", f"shape {tuple(weights.shape)}")
-    if weights.shape[0] < 3:
-        raise fail(name, "from at least 3 clients, for a majority to be defined", f"{weights.shape[0]}")
+    enough_clients(weights.shape[0], name)
     if 0 in weights.shape:
         raise fail(name, "without an empty axis", f"shape {tuple(weights.shape)}")
     if weights.dtype not in (jnp.float32, jnp.float64):
         advice = "float32 or float64 (convert half precision and integers first: the spectra need the digits)"
         raise fail(name, advice, weights.dtype)
-    if concrete(weights):
-        with jax.ensure_compile_time_eval():  # a constant inside someone's trace is looked at, too
-            number = np if isinstance(weights, np.ndarray) else jnp
-            finite = np.asarray(number.isfinite(weights).all((1, 2)))
-        if not finite.all():
-            clients = ", ".join(map(str, np.flatnonzero(~finite)))
-            raise fail(name, "finite", f"NaN or infinite values from client(s) {clients}")
+    finite_clients(name, weights)
     return jnp.asarray(weights)
 
 

@@ -6,7 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._contrasts import HIGHEST, laplacian_times, pair_squared_distances
+from .._precision import HIGHEST, rounding_floor
+from ..kernels import gram
+from ..subspaces import along
+from ._contrasts import laplacian_times, pair_squared_distances
+from ._majority import medoid
 
 
 class Clients(eqx.Module):
@@ -90,10 +94,8 @@ class DenseClients(Clients):
 
     @staticmethod
     def centred(weights: Float[Array, "clients out in"]) -> "DenseClients":
-        distances = pair_squared_distances(_inner_products(weights))
-        middle = weights.shape[0] // 2
-        medoid = jnp.argmin(jnp.sort(distances, axis=1)[:, middle])
-        return DenseClients(weights - weights[medoid][None])
+        central = medoid(pair_squared_distances(_inner_products(weights)))
+        return DenseClients(weights - weights[central][None])
 
     def matrices(self) -> Float[Array, "clients out in"]:
         return self.values
@@ -113,15 +115,13 @@ class DenseClients(Clients):
         return jnp.matmul(rows.T, weighted, precision=HIGHEST)
 
     def project_out(self, basis: Float[Array, " in columns"]) -> "DenseClients":
-        return DenseClients(self.values - jnp.matmul(self.times(basis), basis.T, precision=HIGHEST))
+        return DenseClients(self.values - along(self.values, basis))
 
 
 def nonzero(eigenvalues: Float[Array, " all"]) -> Int[Array, ""]:
     """How many eigenvalues, largest first, are above rounding."""
-    rounding = 4 * eigenvalues.shape[0] * jnp.finfo(eigenvalues.dtype).eps * eigenvalues[0]
-    return jnp.sum(eigenvalues > rounding, dtype=jnp.int32)
+    return jnp.sum(eigenvalues > rounding_floor(eigenvalues), dtype=jnp.int32)
 
 
 def _inner_products(weights: Float[Array, "clients out in"]) -> Float[Array, "clients clients"]:
-    rows = weights.reshape(weights.shape[0], -1)
-    return jnp.matmul(rows, rows.T, precision=HIGHEST)
+    return gram(weights.reshape(weights.shape[0], -1).T)

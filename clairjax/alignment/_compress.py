@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .. import _validate
 from .._compile import compiled
-from ._contrasts import HIGHEST
+from .._precision import HIGHEST
 from ._low_rank import LowRankMatrices
 from ._low_rank_clients import joint_rows
 from ._refined_factors import RefinedFactors

@@ -1,12 +1,10 @@
 """Pairwise contrasts (5)-(6) and the K × K Laplacians that stand in for the stack of them."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-
-HIGHEST = jax.lax.Precision.HIGHEST
+from .._precision import HIGHEST
 
 
 def pair_index(clients: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,6 +35,12 @@ def laplacian_times(pair_values: Float[Array, "clients clients"], x: Float[Array
     """
     degree = pair_values.sum(1).reshape((-1,) + (1,) * (x.ndim - 1))
     return degree * x - jnp.tensordot(pair_values, x, 1, precision=HIGHEST)
+
+
+def pair_table(values: Float[Array, " pairs"], clients: int) -> Float[Array, "clients clients"]:
+    """Values of the pairs, in the order of `pair_index`, as a symmetric table."""
+    empty = jnp.zeros((clients, clients), values.dtype).at[pair_index(clients)].set(values)
+    return empty + empty.T
 
 
 def pair_sum(pair_values: Float[Array, "clients clients *rest"]) -> Float[Array, " *rest"]:

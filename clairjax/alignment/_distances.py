@@ -7,13 +7,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._typing import ScalarLike
 from ._contrasts import pair_index
-from ._majority import copies, identical_majority, votes_needed
+from ._majority import NEAR, copies, identical_majority, votes_needed
 
 
 # Of a tight group, in units of 1/√freedom. It is looked for in every row, so it has to be plainer than a gap.
 GROUP = 4
-# Of a near copy, over a majority's distance: its own noise would be a hundredth of the others'.
-NEAR = 0.1
 FURTHEST = 1e6  # ratio of distances, whose square float32 holds
 
 

@@ -10,10 +10,11 @@ from jaxtyping import Array, Float
 
 from .. import _validate
 from .._loop import iterate
+from .._precision import HIGHEST
 from .._typing import ScalarLike
-from ..kernels import orthonormalize, spectral_norm
+from ..kernels import gram, orthonormalize, spectral_norm
 from ._clients import Clients
-from ._contrasts import HIGHEST, after, diagonal, laplacian_times, pair_squared_distances, pair_sum
+from ._contrasts import after, diagonal, laplacian_times, pair_squared_distances, pair_sum
 from ._program import Certificate, Decomposition, Penalty, Start, certify, decomposition, residual_weights, tolerance
 from ._solver import Solver
 
@@ -141,7 +142,7 @@ def small_eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[A
 def with_orthogonal_columns(
     factor: Float[Array, " in max_rank"],
 ) -> tuple[Float[Array, " in max_rank"], Float[Array, "max_rank max_rank"]]:
-    _, rotation = small_eigh(jnp.matmul(factor.T, factor, precision=HIGHEST))
+    _, rotation = small_eigh(gram(factor))
     rotation = rotation[:, ::-1]
     return jnp.matmul(factor, rotation, precision=HIGHEST), rotation
 
@@ -150,7 +151,7 @@ def inverse(matrix: Float[Array, "max_rank max_rank"]) -> Float[Array, "max_rank
     """Of a small positive definite matrix, by one triangular solve: two take longer to compile."""
     root = jnp.linalg.cholesky(matrix)
     half = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(matrix), dtype=matrix.dtype), lower=True)
-    return jnp.matmul(half.T, half, precision=HIGHEST)
+    return gram(half)
 
 
 def balancing(
@@ -163,7 +164,7 @@ def balancing(
     values, vectors = small_eigh(spread)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None]
     scaled = jnp.matmul(factor, root, precision=HIGHEST)
-    squares, rotation = small_eigh(jnp.matmul(scaled.T, scaled, precision=HIGHEST))
+    squares, rotation = small_eigh(gram(scaled))
     squares, rotation = squares[::-1], rotation[:, ::-1]
     kept = squares > (jnp.finfo(squares.dtype).eps ** 2) * squares[0]
     scale = jnp.where(kept, jnp.where(kept, squares, 1) ** -0.25, 0)
@@ -215,8 +216,8 @@ def _dual_square(
     if in_ <= SMALL:
         mixed = jnp.matmul(remainder.adjoint_times(left_rows), directions.T, precision=HIGHEST)
         inside = jnp.matmul(jnp.matmul(directions, inner, precision=HIGHEST), directions.T, precision=HIGHEST)
-        gram = remainder.scatter(weights) + mixed + mixed.T + inside
-        return jnp.maximum(jnp.linalg.eigvalsh(gram)[-1], 0)
+        table = remainder.scatter(weights) + mixed + mixed.T + inside
+        return jnp.maximum(jnp.linalg.eigvalsh(table)[-1], 0)
 
     def gram_times(vector: Float[Array, " in"]) -> Float[Array, " in"]:
         along = jnp.matmul(directions.T, vector, precision=HIGHEST)
@@ -236,7 +237,7 @@ def contrast_products(
     rows = clients.times(basis)
     count, out, columns = rows.shape
     flat = rows.transpose(0, 2, 1).reshape(count * columns, out)
-    table = jnp.matmul(flat, flat.T, precision=HIGHEST).reshape(count, columns, count, columns).transpose(0, 2, 1, 3)
+    table = gram(flat.T).reshape(count, columns, count, columns).transpose(0, 2, 1, 3)
     own = diagonal(jnp.moveaxis(table, (0, 1), (2, 3))).transpose(2, 0, 1)
     return rows, own[:, None] + own[None, :] - table - table.transpose(1, 0, 2, 3)
 

@@ -4,8 +4,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._averaging import members_mean
-from ._theory import HIGHEST, member_coordinates, whiten
+from .._precision import HIGHEST
+from ..subspaces import along
+from ._reports import centred, members_mean
+from ._theory import coordinate_gram, member_coordinates, whiten
 
 
 class Collaboration(eqx.Module):
@@ -162,7 +164,7 @@ def decomposition_cost(
     """
     off = members_mean(weights, members)[None] - weights
     shift = estimates - members_mean(estimates, members)[None]
-    draw = off - _project(off, true_basis) + _project(shift, basis) - _project(shift, true_basis)
+    draw = off - along(off, true_basis) + along(shift, basis) - along(shift, true_basis)
     return jnp.where(members, jnp.sum(draw**2, (1, 2)), 0)
 
 
@@ -213,8 +215,8 @@ def estimate_collaboration(
     _, outputs, inputs = weights.shape
     count = members.sum().astype(weights.dtype)
     rank = jnp.any(basis != 0, axis=0).sum().astype(weights.dtype)
-    centred = jnp.where(members[:, None, None], weights - members_mean(weights, members)[None], 0)
-    residual = jnp.sum((centred - _project(centred, basis)) ** 2, (1, 2))
+    own = centred(weights, members)
+    residual = jnp.sum((own - along(own, basis)) ** 2, (1, 2))
     freedom = (count - 1) * outputs
     residual = residual * (_ratio(freedom, freedom - rank) if fitted else 1)
     total = _ratio(count, count - 1) * residual.sum()
@@ -227,14 +229,8 @@ def estimate_collaboration(
 
 def _leverage(weights, members, basis):
     coordinates = member_coordinates(weights, members, basis)
-    gram = jnp.einsum("kqr,kqs->rs", coordinates, coordinates, precision=HIGHEST)
-    root, _ = whiten(gram, coordinates.shape[0] * coordinates.shape[1])
+    root, _ = whiten(coordinate_gram(coordinates), coordinates.shape[0] * coordinates.shape[1])
     return jnp.sum(jnp.einsum("kqr,rs->kqs", coordinates, root, precision=HIGHEST) ** 2, (1, 2))
-
-
-def _project(matrices, basis):
-    coordinates = jnp.einsum("kqp,pr->kqr", matrices, basis, precision=HIGHEST)
-    return jnp.einsum("kqr,pr->kqp", coordinates, basis, precision=HIGHEST)
 
 
 def _ratio(numerator: Array, denominator: Array) -> Array:

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import _validate
+from .._precision import HIGHEST
+from ..subspaces import along
 from ._clients import Clients, DenseClients
-from ._contrasts import HIGHEST
 from ._low_rank_clients import reduced
 from ._refined_factors import RefinedFactors
 from ._reports import Reports, total
@@ -115,7 +116,7 @@ class LowRankMatrices(Reports):
 
     def outside(self, basis: Float[Array, " in columns"]) -> "LowRankMatrices":
         down = self.scaled_down()
-        parts = down - _along(down, basis), jnp.ones_like(self.scale)
+        parts = down - along(down, basis), jnp.ones_like(self.scale)
         return eqx.tree_at(lambda matrices: (matrices.down, matrices.scale), self, parts)
 
     def refined(
@@ -123,7 +124,7 @@ class LowRankMatrices(Reports):
     ) -> RefinedFactors:
         count, out, size = self.up.shape
         down = self.scaled_down()
-        inside = _along(down, basis)
+        inside = along(down, basis)
         own_share = share[:, None, None]
         own = jnp.where(own_share == 1, down, inside + own_share * (down - inside))
         # Others may be huge or not finite: their factors stay out of the mean altogether.
@@ -131,10 +132,6 @@ class LowRankMatrices(Reports):
         common_up = jnp.where(each > 0, self.up, 0).transpose(1, 0, 2).reshape(out, count * size)
         common_down = (jnp.where(each > 0, each * (down - inside), 0) / total(weights)).reshape(count * size, -1)
         return RefinedFactors(self.up, own, common_up, common_down, 1 - share)
-
-
-def _along(down: Float[Array, "clients rank in"], basis: Float[Array, " in columns"]) -> Array:
-    return jnp.matmul(jnp.matmul(down, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
 
 
 def _shapes(factors: Array | list[Array]) -> list[tuple[int, ...]]:
@@ -177,16 +174,10 @@ def _stacked(factors: Array | list[Array], axis: int, size: int) -> Array:
 
 def client_factors(weights: LowRankMatrices, name: str = "weights") -> LowRankMatrices:
     """`_validate.client_matrices` for factors."""
-    if weights.shape[0] < 3:
-        raise _validate.fail(name, "from at least 3 clients, for a majority to be defined", f"{weights.shape[0]}")
+    _validate.enough_clients(weights.shape[0], name)
     for factor in (weights.up, weights.down):
         if factor.dtype not in (jnp.float32, jnp.float64) or factor.dtype != weights.up.dtype:
             advice = "float32 or float64 in both factors (convert half precision first: the spectra need the digits)"
             raise _validate.fail(name, advice, factor.dtype)
-    if all(map(_validate.concrete, (weights.up, weights.down, weights.scale))):
-        parts = (weights.up, weights.down, weights.scale[:, None, None])
-        finite = np.logical_and.reduce([np.isfinite(np.asarray(part)).all((1, 2)) for part in parts])
-        if not finite.all():
-            clients = ", ".join(map(str, np.flatnonzero(~finite)))
-            raise _validate.fail(name, "finite", f"NaN or infinite values from client(s) {clients}")
+    _validate.finite_clients(name, weights.up, weights.down, weights.scale)
     return weights

@@ -5,8 +5,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._precision import HIGHEST
+from ..kernels import gram
+from ..subspaces import along
 from ._clients import Clients, nonzero
-from ._contrasts import HIGHEST, after, laplacian_times, pair_squared_distances
+from ._contrasts import after, laplacian_times, pair_squared_distances
+from ._majority import medoid
 
 
 class LowRankClients(Clients):
@@ -55,7 +59,7 @@ class LowRankClients(Clients):
 
     def inner_products(self) -> Float[Array, "clients clients"]:
         common = self.common_rows.reshape(self.shape[0], -1)
-        return jnp.matmul(common, common.T, precision=HIGHEST) + _inner_products(self.column_products, self.rows)
+        return gram(common.T) + _inner_products(self.column_products, self.rows)
 
     def scatter(self, pair_values: Float[Array, "clients clients"]) -> Float[Array, " in in"]:
         """Σ_jk ℓ_jk W_jᵀ W_k, ℓ the Laplacian: the rows' Gram in the metric ℓ_jk · (columns_jᵀ columns_k)."""
@@ -69,11 +73,8 @@ class LowRankClients(Clients):
         return own + jnp.matmul(common.T, common_weighted, precision=HIGHEST)
 
     def project_out(self, basis: Float[Array, " in columns"]) -> "LowRankClients":
-        def outside(rows: Array) -> Array:
-            return rows - jnp.matmul(jnp.matmul(rows, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
-
         where = lambda clients: (clients.rows, clients.common_rows)
-        return eqx.tree_at(where, self, (outside(self.rows), outside(self.common_rows)))
+        return eqx.tree_at(where, self, [rows - along(rows, basis) for rows in where(self)])
 
     def principal(
         self, pair_values: Float[Array, "clients clients"]
@@ -108,8 +109,7 @@ class LowRankClients(Clients):
 
 
 def _column_products(columns: Float[Array, "clients out rank"]) -> Float[Array, "all all"]:
-    flat = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
-    return jnp.matmul(flat.T, flat, precision=HIGHEST)
+    return gram(columns.transpose(1, 0, 2).reshape(columns.shape[1], -1))
 
 
 def _inner_products(
@@ -117,8 +117,7 @@ def _inner_products(
 ) -> Float[Array, "clients clients"]:
     """⟨C_j R_j, C_k R_k⟩ = ⟨C_jᵀ C_k, R_j R_kᵀ⟩."""
     count, rank, in_ = rows.shape
-    flat = rows.reshape(-1, in_)
-    table = column_products * jnp.matmul(flat, flat.T, precision=HIGHEST)
+    table = column_products * gram(rows.reshape(-1, in_).T)
     return table.reshape(count, rank, count, rank).sum((1, 3))
 
 
@@ -130,8 +129,8 @@ def reduced(
     out, in_ = up.shape[1], down.shape[2]
     up = _coordinates(up)
     row_basis, down = joint_rows(after(down, up))
-    medoid = _medoid(after(up, down), down)
-    common_columns, core = jnp.linalg.qr(up[medoid])
+    central = medoid(_squared_distances(after(up, down), down))
+    common_columns, core = jnp.linalg.qr(up[central])
 
     def inside(columns: Array) -> Array:
         return jnp.einsum("qm,kqr->kmr", common_columns, columns, precision=HIGHEST)
@@ -147,7 +146,7 @@ def reduced(
     common_rows = jnp.matmul(first + second, down, precision=HIGHEST)
     rows = jnp.matmul(own_core, down, precision=HIGHEST)
     own_square = jnp.sum(common_rows**2 + rows**2, axis=(1, 2))  # ‖W_k‖²
-    common_rows = common_rows - jnp.matmul(core, down[medoid], precision=HIGHEST)[None]
+    common_rows = common_rows - jnp.matmul(core, down[central], precision=HIGHEST)[None]
     # Copies of the central client, and itself: nothing is left of them but rounding, which has a row space, too.
     rounding = 16 * jnp.finfo(rows.dtype).eps
     same = jnp.sum(common_rows**2 + rows**2, axis=(1, 2)) <= rounding**2 * own_square
@@ -179,9 +178,9 @@ def joint_rows(
     return basis, upper.T.reshape(count, rank, -1)
 
 
-def _medoid(up: Float[Array, "clients out rank"], down: Float[Array, "clients rank in"]) -> Int[Array, ""]:
-    """As of `DenseClients`: the client of the smallest median distance to the others."""
+def _squared_distances(
+    up: Float[Array, "clients out rank"], down: Float[Array, "clients rank in"]
+) -> Float[Array, "clients clients"]:
     columns, core = jnp.linalg.qr(up)
     rows = jnp.matmul(core, down, precision=HIGHEST)
-    distances = pair_squared_distances(_inner_products(_column_products(columns), rows))
-    return jnp.argmin(jnp.sort(distances, axis=1)[:, up.shape[0] // 2])
+    return pair_squared_distances(_inner_products(_column_products(columns), rows))

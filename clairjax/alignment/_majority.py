@@ -7,6 +7,10 @@ from .._typing import ScalarLike
 from ._contrasts import low_quantile
 
 
+# Of a near copy, over the usual distance of a majority: its own noise would be a hundredth of the others'.
+NEAR = 0.1
+
+
 def votes_needed(count: int, vote_share: ScalarLike) -> Int[Array, ""]:
     """Votes that make a member: ⌈α(K − 1)⌉, rounding error aside."""
     share = jnp.asarray(vote_share)
@@ -17,6 +21,11 @@ def majority_reach(table: Float[Array, "*batch clients clients"], needed: Int[Ar
     """The (h + 1)-th smallest m_k, the entry from client k to its h-th nearest: no minority can move it far."""
     reach = jnp.take(jnp.sort(table, axis=-1), needed, axis=-1)  # the own zero is first
     return jnp.take(jnp.sort(reach, axis=-1), needed, axis=-1)
+
+
+def medoid(table: Float[Array, "clients clients"]) -> Int[Array, ""]:
+    """The client of the smallest median distance to the others, from distances or their squares."""
+    return jnp.argmin(jnp.sort(table, axis=1)[:, len(table) // 2])
 
 
 def copies(separations: Float[Array, "clients clients"]) -> Bool[Array, "clients clients"]:

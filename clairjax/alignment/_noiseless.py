@@ -9,10 +9,11 @@ from jaxtyping import Array, Float
 
 from .._loop import iterate
 from .._typing import ScalarLike
-from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
+from ..kernels import block_norms, block_soft_threshold, svt
 from ._clients import Clients
-from ._contrasts import HIGHEST, contrasts, pair_index
+from ._contrasts import contrasts, pair_table
 from ._program import Certificate, Decomposition, Penalty, Start, decomposition, tolerance
+from ._proximal_gradient import directions
 from ._solver import Solver
 
 
@@ -68,24 +69,18 @@ class Multipliers(Solver):
             return _State(low_rank, sparse, scale * (target - low_rank - sparse))
 
         def certify(state: _State) -> Certificate:
-            in_ = stack.shape[2]
             residual_norms = block_norms(stack - state.low_rank)
-            both = jnp.stack([state.low_rank.reshape(-1, in_), state.multiplier.reshape(-1, in_)])
-            bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
-            basis, dual_values = bases[0], jnp.sqrt(jnp.maximum(squares[1], 0))
-            # Lengths along the singular vectors are right to eps of the largest, roots of eigenvalues only to √eps.
-            values = jnp.linalg.norm(jnp.matmul(both[0], basis, precision=HIGHEST), axis=0)
+            basis, values, dual_norm, _ = directions(state.low_rank, state.multiplier)
             objective = penalty.low_rank * values.sum() + penalty.sparse * residual_norms.sum()
-            dual = jnp.sum(state.multiplier * stack) / jnp.maximum(dual_values[0] / penalty.low_rank, 1)
+            dual = jnp.sum(state.multiplier * stack) / jnp.maximum(dual_norm / penalty.low_rank, 1)
             gap = (objective - dual) / jnp.where(objective == 0, 1, objective)
             # Singular values by way of a Gram are good to √eps: below that the gap is rounding.
             gap = jnp.where(gap > 4 * jnp.sqrt(jnp.finfo(dtype).eps), gap, 0)
             violation = jnp.sum((stack - state.low_rank - state.sparse) ** 2) / jnp.where(total > 0, total, 1)
             optimality = jnp.maximum(gap, jnp.sqrt(violation))
-            count = clients.shape[0]
-            table = jnp.zeros((count, count), dtype).at[pair_index(count)].set(residual_norms)
+            norms = pair_table(residual_norms, clients.shape[0])
             # The dual is linear and excludes no direction.
-            return Certificate(objective, optimality, basis, values, table + table.T, jnp.zeros_like(values))
+            return Certificate(objective, optimality, basis, values, norms, jnp.zeros_like(values))
 
         _, certificate, outcome = iterate(
             step, certify, _State(zero, zero, zero), rtol=rtol, max_steps=self.max_steps, check_every=10

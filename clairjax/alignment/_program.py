@@ -83,10 +83,8 @@ def tolerance(rtol: ScalarLike | None, dtype: jnp.dtype) -> Float[Array, ""]:
 
 
 def residual_weights(
-    residual_norms: Float[Array, "clients clients"],
-    pair_weights: Float[Array, "clients clients"],
-    penalty: Penalty,
-) -> Float[Array, "clients clients"]:
+    residual_norms: Float[Array, "*pairs"], pair_weights: Float[Array, "*pairs"], penalty: Penalty
+) -> Float[Array, "*pairs"]:
     """min(ω, λ_S/‖R‖): eliminating S leaves Σ ω huber(‖R‖; λ_S/ω), whose gradient is this weight times R."""
     positive = residual_norms > 0
     return jnp.where(

@@ -9,10 +9,11 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _validate
 from .._loop import iterate
+from .._precision import HIGHEST
 from .._typing import ScalarLike
 from ..kernels import block_norms, block_soft_threshold, gram, right_basis, svt
 from ._clients import Clients
-from ._contrasts import HIGHEST, contrasts, pair_index
+from ._contrasts import contrasts, pair_index, pair_table
 from ._program import Certificate, Decomposition, Penalty, Start, certify, decomposition, residual_weights, tolerance
 from ._solver import Solver
 
@@ -125,8 +126,7 @@ def _accelerated_step(stack: Array, weights: Array, penalty: Penalty, state: _St
     point = state.low_rank + state.momentum / (state.momentum + 3) * (state.low_rank - state.previous)
     residual = stack - point
     norms = block_norms(residual)[:, None, None]
-    huber = jnp.minimum(weights, penalty.sparse / jnp.where(norms > 0, norms, 1))
-    gradient = jnp.where(norms > 0, huber, weights) * residual
+    gradient = residual_weights(norms, weights, penalty) * residual
     low_rank = _block_svt(point + state.step * gradient, state.step * penalty.low_rank)
     overshot = jnp.sum((point - low_rank) * (low_rank - state.low_rank)) > 0
     return state._replace(
@@ -141,21 +141,22 @@ def _block_svt(stack: Float[Array, "pairs out in"], threshold: Array) -> Float[A
 def _certificate(
     stack: Array, pair_weights: Float[Array, "clients clients"], penalty: Penalty, low_rank: Array
 ) -> Certificate:
-    pairs = pair_index(pair_weights.shape[0])
-
-    def table(values: Float[Array, " pairs"]) -> Float[Array, "clients clients"]:
-        empty = jnp.zeros(pair_weights.shape, values.dtype).at[pairs].set(values)
-        return empty + empty.T
-
+    count = pair_weights.shape[0]
     residual = stack - low_rank
-    norms = table(block_norms(residual))
-    products = table(jnp.sum(residual * stack, axis=(1, 2)))
-    dual = residual_weights(norms, pair_weights, penalty)[pairs][:, None, None] * residual
-    in_ = stack.shape[2]
+    norms = pair_table(block_norms(residual), count)
+    products = pair_table(jnp.sum(residual * stack, axis=(1, 2)), count)
+    dual = residual_weights(norms, pair_weights, penalty)[pair_index(count)][:, None, None] * residual
+    basis, values, dual_norm, dual_lengths = directions(low_rank, dual)
+    return certify(basis, values, norms, products, dual_norm, dual_lengths, pair_weights, penalty)
+
+
+def directions(low_rank: Float[Array, "pairs out in"], dual: Float[Array, "pairs out in"]) -> tuple[Array, ...]:
+    """Right singular vectors and values of L, ‖Z‖_op of the dual variable, and its lengths along those vectors.
+
+    Lengths along the singular vectors are right to eps of the largest; roots of the Gram's eigenvalues only to √eps.
+    """
+    in_ = low_rank.shape[2]
     both = jnp.stack([low_rank.reshape(-1, in_), dual.reshape(-1, in_)])
     bases, squares = jax.vmap(lambda rows: right_basis(gram(rows), in_))(both)
-    basis, dual_values = bases[0], jnp.sqrt(jnp.maximum(squares[1], 0))
-    # Lengths along the singular vectors are right to eps of the largest; roots of the Gram's eigenvalues only to √eps.
-    values = jnp.linalg.norm(jnp.matmul(both[0], basis, precision=HIGHEST), axis=0)
-    dual_lengths = jnp.linalg.norm(jnp.matmul(both[1], basis, precision=HIGHEST), axis=0)
-    return certify(basis, values, norms, products, dual_values[0], dual_lengths, pair_weights, penalty)
+    values, dual_lengths = (jnp.linalg.norm(jnp.matmul(each, bases[0], precision=HIGHEST), axis=0) for each in both)
+    return bases[0], values, jnp.sqrt(jnp.maximum(squares[1, 0], 0)), dual_lengths

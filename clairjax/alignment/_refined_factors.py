@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._contrasts import HIGHEST
+from .._precision import HIGHEST
 
 
 class RefinedFactors(eqx.Module):

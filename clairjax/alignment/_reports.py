@@ -7,8 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ..subspaces import along
 from ._clients import Clients, DenseClients
-from ._contrasts import HIGHEST
 
 
 class Reports(eqx.Module):
@@ -85,15 +85,14 @@ class DenseReports(Reports):
         return DenseClients.centred(self.values)
 
     def outside(self, basis: Float[Array, " in columns"]) -> "DenseReports":
-        along = jnp.matmul(self.values, basis, precision=HIGHEST)
-        return DenseReports(self.values - jnp.matmul(along, basis.T, precision=HIGHEST))
+        return DenseReports(self.values - along(self.values, basis))
 
     def refined(
         self, weights: Float[Array, " clients"], basis: Float[Array, " in columns"], share: Float[Array, " clients"]
     ) -> Float[Array, "clients out in"]:
         mean = weighted_mean(self.values, weights)[None]
         deviations = self.values - mean
-        inside = jnp.matmul(jnp.matmul(deviations, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
+        inside = along(deviations, basis)
         share = share[:, None, None]
         return jnp.where(share == 1, self.values, mean + inside + share * (deviations - inside))
 
@@ -101,6 +100,13 @@ class DenseReports(Reports):
 def members_mean(weights: Float[Array, "clients out in"], members: Bool[Array, " clients"]) -> Float[Array, "out in"]:
     """The mean over the members, zero when there is none. Other clients leave no trace, finite or not."""
     return weighted_mean(weights, members.astype(weights.dtype))
+
+
+def centred(
+    weights: Float[Array, "clients out in"], members: Bool[Array, " clients"]
+) -> Float[Array, "clients out in"]:
+    """Members less their mean; zero for the others."""
+    return jnp.where(members[:, None, None], weights - members_mean(weights, members)[None], 0)
 
 
 def weighted_mean(

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._precision import HIGHEST
 from .._typing import ScalarLike
-from ._averaging import members_mean
+from ._reports import centred
 
 
-HIGHEST = jax.lax.Precision.HIGHEST
 Count = Int[Array, ""] | int
 
 
@@ -37,8 +37,7 @@ def member_coordinates(
     weights: Float[Array, "clients out in"], members: Bool[Array, " clients"], basis: Float[Array, "in rank"]
 ) -> Float[Array, "clients out rank"]:
     """(W^(k) − W̄) A for members, with W̄ their mean; zero for the others."""
-    centred = jnp.where(members[:, None, None], weights - members_mean(weights, members)[None], 0)
-    return jnp.einsum("kqp,pr->kqr", centred, basis, precision=HIGHEST)
+    return jnp.einsum("kqp,pr->kqr", centred(weights, members), basis, precision=HIGHEST)
 
 
 def corrupted_pairs(members: Bool[Array, " clients"]) -> Int[Array, ""]:
@@ -91,7 +90,7 @@ def incoherence(
     """
     clients = members.size
     coordinates = member_coordinates(weights, members, basis)
-    root, kept = whiten(_gram(coordinates), clients * weights.shape[1])
+    root, kept = whiten(coordinate_gram(coordinates), clients * weights.shape[1])
     unit = jnp.einsum("kqr,rs->kqs", coordinates, root, precision=HIGHEST)
     inner = jnp.einsum("jqr,kqr->jk", unit, unit, precision=HIGHEST)
     squares = jnp.diagonal(inner)
@@ -132,8 +131,8 @@ def column_overlap(
     """
     everyone = jnp.ones_like(members)
     rows = weights.shape[0] * weights.shape[1]
-    total = weights.shape[0] * _gram(member_coordinates(weights, everyone, basis))
-    benign = members.sum().astype(weights.dtype) * _gram(member_coordinates(weights, members, basis))
+    total = weights.shape[0] * coordinate_gram(member_coordinates(weights, everyone, basis))
+    benign = members.sum().astype(weights.dtype) * coordinate_gram(member_coordinates(weights, members, basis))
     root, kept = whiten(total, rows)
     share = jnp.einsum("rs,rt,tu->su", root, benign, root, precision=HIGHEST)
     share = share + jnp.diag(1 - kept.astype(root.dtype))
@@ -242,5 +241,5 @@ def vote_share_interval(members: int, clients: int) -> tuple[float, float] | Non
     return (clients - members - 1) / (clients - 1), (members - 1) / (clients - 1)
 
 
-def _gram(coordinates: Float[Array, "clients out rank"]) -> Float[Array, "rank rank"]:
+def coordinate_gram(coordinates: Float[Array, "clients out rank"]) -> Float[Array, "rank rank"]:
     return jnp.einsum("kqr,kqs->rs", coordinates, coordinates, precision=HIGHEST)

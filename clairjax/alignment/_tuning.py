@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._precision import HIGHEST
 from .._typing import ScalarLike
 from ._clients import Clients
-from ._contrasts import HIGHEST, low_quantile, pair_squared_distances, pair_variances
+from ._contrasts import low_quantile, pair_squared_distances, pair_variances
 from ._factored import at_rest, initial_factor, step
 from ._majority import majority_reach, votes_needed
 from ._program import Penalty, Start, leading

@@ -104,8 +104,8 @@ def validate_linear(
         known = all(map(_validate.concrete, (inputs, targets, counts)))
         with jax.ensure_compile_time_eval() if known else contextlib.nullcontext():  # known in a trace, known after
             inputs, targets, counts = client_data(jnp.asarray(inputs), jnp.asarray(targets), counts)
-    _finite(inputs, "inputs")
-    _finite(targets, "targets")
+    _validate.finite_clients("inputs", inputs)
+    _validate.finite_clients("targets", targets)
     if rank is not None:
         check_rank(rank, inputs.shape[0], inputs.shape[2])
     return ClientData(jnp.asarray(inputs), jnp.asarray(targets), counts)
@@ -129,7 +129,7 @@ def validate_truth(
     if truth.shape != (clients, features):
         expected = f"of shape (clients, features) = ({clients}, {features})"
         raise _validate.fail("true_coefficients", expected, f"shape {tuple(truth.shape)}")
-    _finite(truth, "true_coefficients")
+    _validate.finite_clients("true_coefficients", truth)
     return jnp.asarray(truth, inputs.dtype)
 
 
@@ -143,14 +143,3 @@ def as_array(value: Any, name: str) -> Array | np.ndarray:
         advice = "float32 or float64 (convert half precision and integers first: Gram matrices need the digits)"
         raise _validate.fail(name, advice, value.dtype)
     return value
-
-
-def _finite(value: Any, name: str) -> None:
-    if not _validate.concrete(value):
-        return
-    with jax.ensure_compile_time_eval():  # a constant inside someone's trace is looked at, too
-        array = jnp.asarray(value)
-        finite = np.asarray(jnp.isfinite(array).all(tuple(range(1, array.ndim))))
-    if not finite.all():
-        clients = ", ".join(map(str, np.flatnonzero(~finite)))
-        raise _validate.fail(name, "finite", f"NaN or infinite values from client(s) {clients}")

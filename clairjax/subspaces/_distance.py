@@ -24,6 +24,22 @@ def projector(basis: Float[Array, "n r"]) -> Float[Array, "n n"]:
     return jnp.matmul(basis, basis.T, precision=HIGHEST)
 
 
+def along(matrices: Float[Array, "*batch rows n"], basis: Float[Array, "n r"]) -> Float[Array, "*batch rows n"]:
+    """Each row's part in the span of a basis, `M basis basisᵀ`; `M − along(M, basis)` is what lies outside.
+
+    **Args:** `matrices`, any number of them; `basis`, orthonormal columns; columns that are exactly zero add nothing.
+
+    **Returns:** matrices of the same shape.
+
+    **Cost:** `4 n r` a row.
+
+    >>> import jax.numpy as jnp
+    >>> along(jnp.array([[3.0, 4.0]]), jnp.array([[1.0], [0.0]])).tolist()
+    [[3.0, 0.0]]
+    """
+    return jnp.matmul(jnp.matmul(matrices, basis, precision=HIGHEST), basis.T, precision=HIGHEST)
+
+
 def subspace_distance(first: Float[Array, "n r"], second: Float[Array, "n s"]) -> Float[Array, ""]:
     """Spectral norm of the difference of two projectors: the sine of the largest principal angle.
 
@@ -46,8 +62,8 @@ def subspace_distance(first: Float[Array, "n r"], second: Float[Array, "n s"]) -
     >>> round(subspace_distance(line, turned).item(), 6)
     0.001
     """
-    one_way = _largest_singular_value(_outside(first, second))
-    other_way = _largest_singular_value(_outside(second, first))
+    one_way = _largest_singular_value(_outside(second, first))
+    other_way = _largest_singular_value(_outside(first, second))
     return jnp.minimum(jnp.maximum(one_way, other_way), 1)
 
 
@@ -75,17 +91,16 @@ def principal_angles(first: Float[Array, "n r"], second: Float[Array, "n s"]) ->
     wide, narrow = (first, second) if first.shape[1] >= second.shape[1] else (second, first)
     size = narrow.shape[1]
     cosines = _singular_values(jnp.matmul(wide.T, narrow, precision=HIGHEST))
-    sines = _singular_values(_outside(wide, narrow))[::-1]
+    sines = _singular_values(_outside(narrow, wide))[::-1]
     # An absent column puts a zero in front of the sines, where it would count as an angle of zero.
     absent = jnp.sum(jnp.all(narrow == 0, axis=0))
     sines = jnp.where(jnp.arange(size) < size - absent, jnp.roll(sines, -absent), 1)
     return jnp.arctan2(sines, cosines)
 
 
-def _outside(basis: Float[Array, "n r"], other: Float[Array, "n s"]) -> Float[Array, "n s"]:
+def _outside(other: Float[Array, "n s"], basis: Float[Array, "n r"]) -> Float[Array, "n s"]:
     """`(I − P_basis) other`."""
-    along = jnp.matmul(basis.T, other, precision=HIGHEST)
-    return other - jnp.matmul(basis, along, precision=HIGHEST)
+    return other - along(other.T, basis).T
 
 
 def _largest_singular_value(matrix: Float[Array, "n r"]) -> Float[Array, ""]:

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._precision import rounding_floor
 from .._typing import ScalarLike
 
 
@@ -25,7 +26,7 @@ def rank_from_gap(eigenvalues: Float[Array, " n"], max_rank: int) -> Int[Array, 
     max_rank = min(max_rank, size - 1)
     if max_rank < 1:
         return jnp.zeros((), jnp.int32)
-    floored = jnp.maximum(eigenvalues, _rounding_floor(eigenvalues))
+    floored = jnp.maximum(eigenvalues, rounding_floor(eigenvalues))
     below = floored[1 : max_rank + 1]
     ratios = floored[:max_rank] / jnp.where(below > 0, below, 1)
     found = jnp.argmax(ratios).astype(jnp.int32) + 1
@@ -83,7 +84,7 @@ def noise_edge_rank(
     larger, smaller = jnp.maximum(rows, dimensions), jnp.minimum(rows, dimensions)
     variance = _median_after(eigenvalues, rank, smaller) / (larger * _marchenko_pastur_median(smaller / larger))
     edge = jnp.asarray(margin, dtype) * variance * _largest_of_noise(larger, smaller)
-    signal = (smaller > 0) & (eigenvalues[:max_rank] > jnp.maximum(edge, _rounding_floor(eigenvalues)))
+    signal = (smaller > 0) & (eigenvalues[:max_rank] > jnp.maximum(edge, rounding_floor(eigenvalues)))
     found = jnp.sum(jnp.cumprod(signal.astype(jnp.int32)), dtype=jnp.int32)
     return jnp.where(jnp.all(jnp.isfinite(eigenvalues)), found, 0)
 
@@ -109,7 +110,3 @@ def _largest_of_noise(larger: Float[Array, "*shape"], smaller: Float[Array, "*sh
     smaller = jnp.maximum(smaller, 1)
     centre = jnp.sqrt(larger) + jnp.sqrt(smaller)
     return centre * (centre + 2.02 * jnp.cbrt(1 / jnp.sqrt(larger) + 1 / jnp.sqrt(smaller)))
-
-
-def _rounding_floor(eigenvalues: Float[Array, " n"]) -> Float[Array, ""]:
-    return 4 * eigenvalues.shape[0] * jnp.finfo(eigenvalues.dtype).eps * jnp.max(eigenvalues, initial=0)
