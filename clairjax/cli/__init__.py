@@ -19,10 +19,7 @@ if _missing := [name for name in _EXTRA if find_spec(name) is None]:
 def main() -> None:
     handle(at_once)
     sys.stdout, sys.stderr = _open(sys.stdout), _open(sys.stderr)
-    # LAPACK's threads spin beside XLA's and can slow small problems manyfold; read at the first call to it.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if quota() is not None:  # XLA would start a thread for every core of the host
-        os.environ.setdefault("NPROC", str(cores()))
+    _limit_threads()
     keep_programs()
     status = 0
     try:
@@ -36,6 +33,14 @@ def main() -> None:
     except OSError as error:
         status = tell(error)
     leave(status)
+
+
+def _limit_threads() -> None:
+    """Before JAX starts its own. What the user has set stands."""
+    # LAPACK's threads spin beside XLA's and can slow small problems manyfold; read at the first call to it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if quota() is not None:  # XLA would start a thread for every core of the host
+        os.environ.setdefault("NPROC", str(cores()))
 
 
 def _open(stream: TextIO | None) -> TextIO:
