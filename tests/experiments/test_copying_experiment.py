@@ -1,8 +1,12 @@
 """The copying experiment: training, the backbone's file, aggregation and verdicts, reports of made results."""
 
+import contextlib
 import dataclasses
 import functools
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
 import jax
@@ -252,6 +256,35 @@ def test_the_backbone_is_trained_once_and_kept(tmp_path, monkeypatch):
     second = backbones.backbone(TINY, tmp_path / "elsewhere")
     assert eqx.tree_equal(first, second) and jax.tree.structure(first) == jax.tree.structure(second)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_processes_that_need_a_backbone_at_once_have_one(tmp_path, monkeypatch, locks):
+    """One trains. Where folders cannot be locked all do, each to its own digits, and have the file of the first."""
+    template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(TINY.initial))
+    trained, ready = [], threading.Barrier(4)
+
+    def pretrain(settings, progress):
+        trained.append(1)
+        time.sleep(0.1)
+        mine = threading.get_ident() % 1009
+        return jax.tree.map(lambda leaf: leaf + np.asarray(mine, leaf.dtype), template), {
+            "settings": dataclasses.asdict(settings)
+        }
+
+    def need(_):
+        ready.wait()
+        return backbones.backbone(TINY, tmp_path / "new")
+
+    monkeypatch.delenv(backbones.CACHE, raising=False)
+    monkeypatch.setattr(backbones, "pretrain", pretrain)
+    if not locks:
+        monkeypatch.setattr(backbones, "locked", lambda _: contextlib.nullcontext())
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(need, range(4))
+    assert len(trained) == (1 if locks else 4)
+    assert all(eqx.tree_equal(first, other) for other in [*others, backbones.backbone(TINY, tmp_path / "new")])
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [backbones.file_name(TINY)]
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "other settings"])
