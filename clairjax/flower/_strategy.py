@@ -85,6 +85,7 @@ class ClairStrategy(FedAvg):
         self._out: HandOut | None = None
         self._asked: list[int] = []
         self._online: set[int] = set()
+        self._known: set[int] = set()  # since this process began
 
     def summary(self) -> None:
         log(INFO, "\t├──> CLAIR: personal=%s, blend=%s, %s", self.personal, self.blend, self._how)
@@ -158,7 +159,9 @@ class ClairStrategy(FedAvg):
         self._mine |= received
         for node in excluded:
             self._mine.pop(node, None)
-        one = Round(server_round, excluded=excluded, failed=failed | silent | self._gone())
+        gone = {node: "gone, and not asked" for node in sorted(self._known - self._online - {*self._asked})}
+        self._known |= {*self._asked}
+        one = Round(server_round, excluded=excluded, failed=failed | silent | gone)
         arrays = None
         if len(received) < LEAST:
             one = replace(one, why=f"{len(received)} usable adapters, fewer than {LEAST}: nothing is shared")
@@ -174,10 +177,6 @@ class ClairStrategy(FedAvg):
         members = [each.content for each in contents if each.metadata.src_node_id in one.members]
         counts = {"members": len(one.members), "excluded": len(one.excluded), "failed": len(one.failed)}
         return arrays, MetricRecord({**counts, **self._metrics(self.train_metrics_aggr_fn, members)})
-
-    def _gone(self) -> dict[int, str]:
-        known = {node for each in self.rounds for node in (*each.verdicts, *each.excluded, *each.failed)}
-        return {node: "gone, and not asked" for node in sorted(known - self._online - {*self._asked})}
 
     def _judge(self, received: dict[int, State], one: Round) -> tuple[ArrayRecord, Round]:
         assert self._like is not None
