@@ -2,13 +2,16 @@
 
 import dataclasses
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from test_cli import SINES, invoke  # noqa: F401
 
 from clairjax.cli import _parts
-from clairjax.experiments import EXPERIMENTS
+from clairjax.experiments import EXPERIMENTS, Experiment
 
 
 SMOKE = ("reproduce", "sines", "--preset", "smoke")
@@ -133,3 +136,36 @@ def test_xla_keeps_to_a_container_s_quota(monkeypatch, limit, given, expected):
     monkeypatch.setattr(cli, "cores", lambda: limit)
     cli._limit_threads()
     assert os.environ.get("NPROC") == expected
+
+
+def example(name):
+    return (Path(__file__).parents[1] / "docs" / "examples" / name).read_text(encoding="utf-8")
+
+
+def slurm():
+    """The array's indices, the variable that says which, and the command."""
+    text = example("array.sh")
+    last = re.search(r"^#SBATCH --array=0-(\d+)%\d+$", text, re.MULTILINE)[1]
+    return range(int(last) + 1), "SLURM_ARRAY_TASK_ID", text.strip().splitlines()[-1]
+
+
+def kubernetes():
+    spec = yaml.safe_load(example("job.yaml"))["spec"]
+    assert spec["completionMode"] == "Indexed" and spec["parallelism"] < spec["completions"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["command"] == ["sh", "-c"]
+    (command,) = container["args"]
+    return range(spec["completions"]), "JOB_COMPLETION_INDEX", command.removeprefix("exec ")
+
+
+@pytest.mark.parametrize("engine", [slurm, kubernetes])
+def test_the_jobs_of_the_documentation_give_each_index_its_part(invoke, monkeypatch, engine):  # noqa: F811
+    indices, variable, command = engine()
+    given = []
+    monkeypatch.setattr(Experiment, "run_part", lambda self, part, **asked: given.append((part, asked["preset"])) or 0)
+    for i in indices:
+        monkeypatch.setenv(variable, str(i))
+        program, *arguments = shlex.split(os.path.expandvars(command))
+        done = invoke(*arguments)
+        assert program == "clairjax" and done.exit_code == 0, done.output
+    assert given == [((i, len(indices)), "paper") for i in indices] and len(indices) > 8
