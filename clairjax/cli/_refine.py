@@ -89,7 +89,8 @@ def refine(
         counts = None if samples is None else read_samples(samples, list(loaded.clients), left_out)
         if out is not None and not dry_run:
             adapters.check_out(loaded, out, force)
-        with _bar(len(loaded.modules) * (1 if dry_run else 3)) as step:
+        modules = len(loaded.modules)
+        with _bar(modules if dry_run else 4 * modules + len(loaded.clients)) as step:
             found = adapters.refine(
                 loaded,
                 rank=rank,
@@ -133,10 +134,15 @@ def _told(content: dict[str, Any], out: Path | None, place: Path | None) -> None
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[str], None]]:
+    """Of at most so many steps: whether CLAIR's part and the clients' own are written is known on the way."""
+    left = total
     with Progress(total, True) as bar:
 
         def step(module: str) -> None:
+            nonlocal left
+            left -= 1
             bar.show(module)
             bar.advance(1)
 
         yield step
+        bar.advance(left)
