@@ -14,7 +14,19 @@ import jax
 import typer
 from rich.console import Console
 
-from . import _measure, adapters, correctness, federated, first_call, memory, program, representation, scaling, sweep
+from . import (
+    _measure,
+    adapters,
+    correctness,
+    federated,
+    first_call,
+    memory,
+    parts,
+    program,
+    representation,
+    scaling,
+    sweep,
+)
 from ._report import Report, show, write_json
 
 
@@ -23,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "first-call": first_call.measure,
     "program": program.measure,
     "sweep": sweep.measure,
+    "parts": parts.measure,
     "scaling": scaling.measure,
     "memory": memory.measure,
     "representation": representation.measure,
