@@ -22,11 +22,12 @@ def pool(layers: Iterable[Any], clients: Iterable[Sequence[int]] | None = None) 
     median deviation over the clients that are not low; once by the agreement and once by the plain cosine, since the
     better of both counts. Nothing but the fleet itself sets what is usual.
 
-    - *unrelated*: agrees less than half as much as is usual, and that by more than the spread explains.
+    - *unrelated*: agrees less than half as much as is usual, and that by more than the spread explains; and with no
+      member as members agree with each other, the lowest tenth of their pairs left out.
     - *sign-flipped*: agrees as much, with the other sign.
     - *other rows*: WᵀW agrees less than half as much as is usual, where directions do not tell or are undiminished.
     - *rescaled*: over twice the usual size, or under half of it, beyond the spread. Its direction may be a member's.
-    - *member*: none of these, and agrees at least half as much as is usual.
+    - *member*: none of these, and agrees at least half as much as is usual, or with a member as members do.
     - *undecided*: none of these. So are most where clients have little in common.
     - *absent*: in no layer, or with zeros in all.
 

@@ -21,6 +21,7 @@ FLOOR = 0.1  # the least spread: of the usual agreement, and of logarithms of si
 ALIKE = 0.3  # of the usual agreement; where clients spread further, one who differs is no news
 SIZE = 2.0  # times the usual size, or one part in it
 QUANTILE = 2.33  # of a normal law, one in a hundred
+PAIRS = 10  # of so many pairs of members one agrees less than honest clients need to
 STRONG = 0.25  # of the median component of the leading direction; below it a sign is noise
 ROUNDS = 5
 
@@ -29,7 +30,7 @@ class Verdict(eqx.Module):
     """What `pool` says of each client, in NumPy arrays unless traced.
 
     - `kind`: a place in `clairjax.alignment.VERDICTS`; `words` spells it out.
-    - `members`: who agrees with the others as is usual. A member may be `rescaled`.
+    - `members`: who agrees with the others as is usual, or with one of them as members do. A member may be `rescaled`.
     - `agreement`: the cosine with the middle one of the others, over what the overlap of row spaces allows.
     - `usual`, `spread`: the middle client's agreement, and how far others are from it; `decided`: whether they agree
       enough, and alike enough, for directions to tell.
@@ -38,7 +39,8 @@ class Verdict(eqx.Module):
     - `size`: over the usual size. `rows`: agreement of row spaces over the usual one, whole or of what is
       a client's own, whichever is less.
     - `copies`: pairs that sent one matrix up to its scale, or nearly, in most layers.
-    - `together`: pairs of unrelated clients that agree with each other.
+    - `together`: pairs of unrelated clients that agree with each other; and of a member that agrees little with most,
+      the members that vouch for it.
     - `overlap`: of the row spaces of two clients, the usual one; near 1 where all started from one A.
     - `layer_agreement`, `layer_size`: the same in each layer; NaN where a client is absent.
     """
@@ -119,6 +121,8 @@ def _standing(layers: Evidence) -> Verdict:
         without = fleet.voters & ~_directions(fleet, core, signs).low
         core = xp.where(without.sum() >= xp.maximum(3, fleet.voters.sum() // 2 + 1), without, core)
     found = _directions(fleet, core, signs)
+    kin = found.low[:, None] & _kin(fleet, core, signs)
+    low = found.low & ~kin.any(1)
     cut = _cut(core.sum().astype(fleet.plain.dtype))
     decided = found.decided & (found.corrected.spread <= ALIKE * found.corrected.usual)
     rows, own_rows = (_level(table, fleet, core) for table in (fleet.rows, fleet.apart))
@@ -128,13 +132,13 @@ def _standing(layers: Evidence) -> Verdict:
     other_rows = undiminished & (_few(rows, cut) | _few(own_rows, cut))
     layer_sizes, apart, far = _sizes(layers, core, cut)
     here = _median(layers.cosine / divisor(layers.overlap), fleet.compared & layers.present[:, None] & core)
-    members = fleet.present & decided & (found.relative >= RATIO) & ~found.low & ~other_rows
+    members = fleet.present & decided & ((found.relative >= RATIO) | kin.any(1)) & ~low & ~other_rows
     kind = xp.where(members, MEMBER, UNDECIDED)
     for name, holds in {
         RESCALED: far,
         OTHER_ROWS: other_rows,
-        UNRELATED: found.low & decided,
-        FLIPPED: found.low & (found.relative < -RATIO),
+        UNRELATED: low & decided,
+        FLIPPED: low & (found.relative < -RATIO),
         ABSENT: ~fleet.present,
     }.items():
         kind = xp.where(holds, name, kind)
@@ -147,7 +151,7 @@ def _standing(layers: Evidence) -> Verdict:
         size=xp.exp(apart),
         rows=xp.minimum(rows.relative, own_rows.relative),
         copies=fleet.copies,
-        together=_together(fleet, kind == UNRELATED, found.corrected.mine),
+        together=_together(fleet, kind == UNRELATED, found.corrected.mine) | (kin & members[:, None]),
         usual=xp.asarray(found.corrected.usual),
         spread=xp.asarray(found.corrected.spread),
         decided=xp.asarray(decided),
@@ -213,6 +217,20 @@ def _directions(fleet: _Fleet, core: Either, signs: Either) -> _Directions:
     return _Directions(low & decided & fleet.present, corrected, plain, relative, surprise, decided)
 
 
+def _kin(fleet: _Fleet, core: Either, signs: Either) -> Either:
+    """Pairs of a client and one of the core that agree as pairs in the core do, but the lowest tenth of these.
+
+    Where tasks differ, a client at the edge agrees with its neighbours and little with most. Clients that are low are
+    not in the core, so that colluders cannot vouch for each other.
+    """
+    close = fleet.compared & core
+    pairs = (close & core[:, None]).reshape(-1)
+    for table in (fleet.corrected, fleet.plain):
+        least = _smallest((signs[:, None] * signs * table).reshape(-1), pairs, PAIRS)
+        close = close & (signs * table >= least)
+    return close
+
+
 def _level(table: Either, fleet: _Fleet, core: Either, signs: Either | None = None) -> _Level:
     """A client's agreement is what it reaches with half of the core. With `signs`, what is usual is of clients turned
     the same way."""
@@ -265,6 +283,14 @@ def _median(values: Either, counted: Either, *, mean: bool = True) -> Either:
         for place in (number // 2, (number - 1) // 2)
     )
     return xp.where(number > 0, (upper + lower) / 2 if mean else upper, 0)
+
+
+def _smallest(values: Either, counted: Either, share: int) -> Either:
+    """The smallest of those counted, but for one in `share` of them; −∞ of none."""
+    xp: Any = values.__array_namespace__()
+    number = counted.sum()
+    ordered = xp.sort(xp.where(counted, values, np.inf))
+    return xp.where(number > 0, ordered[xp.minimum(number // share, len(ordered) - 1)], -np.inf)
 
 
 def _or_infinite(scale: Either) -> Either:

@@ -85,6 +85,32 @@ def test_strangers_that_agree_with_each_other_are_named_with_one_another(rng):
     np.testing.assert_array_equal(found.together, expected)
 
 
+def along(rng, degrees):
+    """Clients from one A, whose tasks lie on an arc between two."""
+    tasks, starts = rng.normal(size=(LAYERS, 2, OUT, IN)), rng.normal(size=(LAYERS, RANK, IN))
+    shares = [(np.cos(angle), np.sin(angle)) for angle in np.deg2rad(degrees)]
+    return [
+        [
+            ((np.tensordot(share, tasks[m], 1) + 0.3 * rng.normal(size=(OUT, IN))) @ np.linalg.pinv(down), down)
+            for m, down in enumerate(starts)
+        ]
+        for share in shares
+    ]
+
+
+def test_a_client_at_the_edge_is_a_member_if_it_has_a_neighbour(rng):
+    """It agrees with most as little as a stranger does, and with a member as members do. Alone it is named, and so
+    are two that have each other alone."""
+    middle = [0] * 7
+    clients = along(rng, [*middle, 40, 75, 0])
+    clients[9] = stranger(rng, clients[9])
+    found = judged(clients)
+    assert found.relative[8] < 0.4 and found.words == ["member"] * 9 + ["unrelated"]
+    assert np.flatnonzero(found.together[8]).tolist() == [7] and not found.together[:8].any()
+    assert judged(along(rng, [*middle, 0, 75])).words == ["member"] * 8 + ["unrelated"]
+    assert judged(along(rng, [*middle, 75, 75])).words == ["member"] * 7 + ["unrelated"] * 2
+
+
 @pytest.mark.parametrize("factors", [np.ones(8), np.arange(1.0, 9.0)])
 def test_copies_have_one_vote_together_however_scaled(factors, rng):
     """Eight of fifteen send what a stranger sent."""
