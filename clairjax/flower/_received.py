@@ -20,17 +20,22 @@ SECURE = (
 )
 
 
-def read_replies(replies: Iterable[Message], like: State) -> tuple[dict[int, State], dict[int, str], dict[int, str]]:
+def read_replies(
+    replies: Iterable[Message], asked: Iterable[int], like: State
+) -> tuple[dict[int, State], dict[int, str], dict[int, str]]:
     """Adapters, reasons why others cannot be used, and reasons why nothing came; by node, in the order of numbers."""
     received: dict[int, State] = {}
     unusable: dict[int, str] = {}
-    failed: dict[int, str] = {}
+    failed = dict.fromkeys(sorted(asked), "no reply")
     for each in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         node = each.metadata.src_node_id
+        if node not in failed:  # the SuperLink speaks for nodes that are gone, in its own name
+            continue
         if each.has_error():
             reason = f"{each.error.reason}"
             failed[node] = f"an error: {SECURE if MASKED in reason.lower() else reason}"
             continue
+        del failed[node]
         try:
             received[node] = _adapter(node, each.content, like)
         except Exception as error:  # whatever a node sent

@@ -60,6 +60,11 @@ def tensors(record: ArrayRecord) -> dict[str, np.ndarray]:
     return found
 
 
+def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as a file has it: PEFT's own has sets of names."""
+    return dict(json.loads(json.dumps(dict(fields), default=sorted)))
+
+
 def with_config(config: Mapping[str, Any], fields: Mapping[str, Any]) -> ConfigRecord:
     """A record of its own, so that no message has another's."""
-    return ConfigRecord({**config, CONFIG: json.dumps(dict(fields), default=sorted)})  # PEFT has sets of names
+    return ConfigRecord({**config, CONFIG: json.dumps(plain(fields))})

@@ -25,7 +25,7 @@ class Round:
     - `failed`: who was asked and sent no adapter, or was asked before and is gone, and why.
     - `truncation`: of members, the largest relative error of what is shared at the rank of the node.
     - `t`: t · own + (1 − t) · shared is what members get, None where nothing shows that sharing helps; `why`.
-    - `losses`: of nodes that evaluated, with what is shared and with their own.
+    - `losses`: of nodes that evaluated, by t: with what they were sent, and with their own, t = 1.
     """
 
     number: int
@@ -48,7 +48,7 @@ def write(path: Path, rounds: Iterable[Round], states: Mapping[str, State]) -> N
     held = {f"{owner}/{key}": each for owner, state in states.items() for key, each in state.held.items()}
     fields = {owner: state.settings.fields for owner, state in states.items()}
     about = {"rounds": [asdict(each) for each in rounds], "configurations": fields}
-    text = {"format": FORMAT, **{name: json.dumps(each, default=sorted) for name, each in about.items()}}
+    text = {"format": FORMAT, **{name: json.dumps(each) for name, each in about.items()}}
     replace_file(path, lambda beside: save_file(held, beside, metadata=text))
 
 

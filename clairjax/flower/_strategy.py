@@ -17,7 +17,7 @@ from ..adapters import HandOut, State, check_options, choose, from_states, hand_
 from ._client import LOSS, LOSS_OWN
 from ._received import SECURE, read_replies, sound
 from ._records import arrays as recorded
-from ._records import tensors, with_config
+from ._records import plain, tensors, with_config
 from ._rounds import Round, read, write
 
 
@@ -77,7 +77,7 @@ class ClairStrategy(FedAvg):
         super().__init__(**nodes, min_available_nodes=min_available_nodes, **options)
         _validate.flag(personal, "personal")
         check_options(blend=blend, shared=shared, shared_rank=shared_rank, shrink=shrink)
-        self.adapter_config, self.personal, self.blend = dict(adapter_config), personal, blend
+        self.adapter_config, self.personal, self.blend = plain(adapter_config), personal, blend
         self._how: dict[str, Any] = {"shared": shared, "shared_rank": shared_rank, "shrink": shrink}
         self.rounds: list[Round] = []
         self._like: State | None = None  # the latest for everyone
@@ -141,7 +141,9 @@ class ClairStrategy(FedAvg):
         """What members of the last round get, when all is known of it."""
         if self._out is None or not self.rounds:
             return
-        if (t := self.rounds[-1].t) is not None:
+        if (t := self.rounds[-1].t) is None and self.personal:
+            log(WARNING, "CLAIR: each goes on with its own: %s", self.rounds[-1].why)
+        elif t is not None:
             self._mine |= {node: given for node in self.rounds[-1].members if (given := self._given(node, t))}
         self._out = None
 
@@ -154,14 +156,13 @@ class ClairStrategy(FedAvg):
         # Flower's own check ends the whole run where one reply has other keys.
         contents, errors = self._check_and_log_replies(list(replies), is_train=True, validate=False)
         assert self._like is not None
-        received, excluded, failed = read_replies([*contents, *errors], self._like)
-        silent = {node: "no reply" for node in self._asked if node not in {*received, *excluded, *failed}}
+        received, excluded, failed = read_replies([*contents, *errors], self._asked, self._like)
         self._mine |= received
         for node in excluded:
             self._mine.pop(node, None)
         gone = {node: "gone, and not asked" for node in sorted(self._known - self._online - {*self._asked})}
         self._known |= {*self._asked}
-        one = Round(server_round, excluded=excluded, failed=failed | silent | gone)
+        one = Round(server_round, excluded=excluded, failed=failed | gone)
         arrays = None
         if len(received) < LEAST:
             one = replace(one, why=f"{len(received)} usable adapters, fewer than {LEAST}: nothing is shared")
@@ -200,21 +201,30 @@ class ClairStrategy(FedAvg):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         contents, _ = self._check_and_log_replies(list(replies), is_train=False, validate=False)
         contents.sort(key=lambda reply: reply.metadata.src_node_id)
-        if self._out is not None and self.blend is None and self.personal:
-            losses = {each.metadata.src_node_id: both for each in contents if (both := self._losses(each))}
-            if len(losses) >= LEAST:
-                t = choose({str(node): both for node, both in losses.items()})
-                why = f"by {len(losses)} nodes' validation t = {t:g}"
-                self.rounds[-1] = replace(self.rounds[-1], losses=losses, t=t, why=why)
+        if self.rounds:
+            losses = {each.metadata.src_node_id: mine for each in contents if (mine := self._losses(each))}
+            self.rounds[-1] = self._chosen(replace(self.rounds[-1], losses=losses))
         return self._metrics(self.evaluate_metrics_aggr_fn, [each.content for each in contents]) or None
 
     def _losses(self, reply: Message) -> dict[float, float]:
-        """A member's, of what it was sent and of its own."""
-        if reply.metadata.src_node_id in self.rounds[-1].members and sound([reply.content], self.weighted_by_key):
+        """Of what a node was sent, by its t, and of its own."""
+        found: dict[float, float] = {}
+        if sound([reply.content], self.weighted_by_key):
             (record,) = reply.content.metric_records.values()
-            if LOSS in record and LOSS_OWN in record and self._candidate != 1:
-                return {self._candidate: float(record[LOSS]), 1.0: float(record[LOSS_OWN])}
-        return {}
+            node = reply.metadata.src_node_id
+            own = self.personal and node in self._mine and node not in self.rounds[-1].members
+            for name, t in ((LOSS, 1.0 if own else self._candidate), (LOSS_OWN, 1.0)):
+                if name in record:
+                    found[t] = float(record[name])
+        return found
+
+    def _chosen(self, one: Round) -> Round:
+        """With the t that serves members best, where they say so."""
+        both = {str(node): one.losses[node] for node in one.members if {*one.losses.get(node, ())} > {1.0}}
+        if self._out is None or self.blend is not None or not self.personal or len(both) < LEAST:
+            return one
+        t = choose(both)
+        return replace(one, t=t, why=f"by {len(both)} nodes' validation t = {t:g}")
 
     def _metrics(self, average: Any, contents: list[RecordDict]) -> MetricRecord:
         usable = sound(contents, self.weighted_by_key)
@@ -232,8 +242,6 @@ class ClairStrategy(FedAvg):
         )
         for node, why in {**one.excluded, **one.failed}.items():
             log(INFO, "\t\t> node %d: %s", node, why)
-        if self.personal and one.t is None:
-            log(WARNING, "\t\t> %s; each goes on with its own", one.why)
 
     # What stays ---------------------------------------------------------------------------------------------------
 

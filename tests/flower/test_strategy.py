@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import nodes
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 
 from clairjax.flower import ClairStrategy, LocalGrid, arrays, tensors
 
@@ -104,6 +104,23 @@ def test_errors_silence_and_absence_are_named_each_round(run):
     assert second == first | {1003: "no reply", 1004: "gone, and not asked"}
     assert third == first | {1004: "gone, and not asked"}
     assert all(1005 in one.excluded for one in strategy.rounds)
+
+
+def test_what_a_superlink_says_for_a_node_that_is_gone_is_no_node(run):
+    """It does so in its own name, the number 1, and who was asked is silent."""
+
+    class Speaking(LocalGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            gone = Message(Error(code=3, reason="Node unavailable"), reply_to=messages[0])
+            gone.metadata.__dict__["_src_node_id"] = 1
+            return [*replies[1:], gone]
+
+    grid = Speaking(nodes.make_app(), nodes.fleet([4] * 5))
+    strategy = ClairStrategy(nodes.config(4))
+    strategy.start(grid, arrays(nodes.start(4)), num_rounds=1, timeout=5)
+    assert strategy.rounds[0].failed == {1000: "no reply"} and len(strategy.rounds[0].members) == 4
 
 
 def test_with_fewer_than_three_usable_nothing_is_shared(run):

@@ -1,0 +1,1 @@
+"""A Flower app: nodes adapt a tiny transformer to a language that they share, and one has learned another."""
