@@ -26,6 +26,7 @@ from . import (
     representation,
     scaling,
     sweep,
+    verdict,
 )
 from ._report import Report, show, write_json
 
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "representation": representation.measure,
     "adapters": adapters.measure,
     "federated": federated.measure,
+    "verdict": verdict.measure,
 }
 
 

@@ -32,6 +32,7 @@ ROWS = {
         "CENTAUR, 2 clients × 20 images",
         "two blocks, 16 steps of 10",
     ],
+    "verdict": ["1 of 11", "1 of 5", "4 of 11 flips", "honest", "a task each, 1 of 10", "a task each, honest"],
     "representation": [
         *(f"FLUTE, 3 × 20 rounds: {how}" for how in ("NumPy", "vmap", "10 lanes")),
         *(f"CENTAUR, 2 × 5 rounds: {how}" for how in ("vmap", "lax.map", "NumPy")),
@@ -49,11 +50,12 @@ LABELS = {
     "memory": "{status}",
     "adapters": "{what}",
     "federated": "{what}",
+    "verdict": "{fleet}",
     "representation": "{what}: {how}",
 }
 
 
-TIMELESS = ("objective difference", "optimality", "relative difference", "wrong side")
+TIMELESS = ("objective difference", "optimality", "relative difference", "wrong side", "share")
 
 
 def _run(*arguments):
