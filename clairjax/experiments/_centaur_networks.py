@@ -72,8 +72,8 @@ ALONE = "Stand-alone"
 METHODS: dict[str, Callable[[Setting], Strategy]] = {
     "DP-FedAvg-fb": lambda s: DPFedAvg(s.privacy, s.local, s.epochs),
     "PMTL-ft": lambda s: PMTL(s.privacy, s.local, pull=s.pull),
-    "PPSGD": lambda s: PPSGD(s.privacy, s.local, Local(sgd(0.1), batch=s.local.batch), epochs=s.epochs),
-    "CENTAUR": lambda s: Centaur(s.privacy, s.local, epochs=s.epochs, head_local=s.head),
+    "PPSGD": lambda s: PPSGD(s.privacy, s.local, s.epochs, Local(sgd(0.1), batch=s.local.batch)),
+    "CENTAUR": lambda s: Centaur(s.privacy, s.local, s.epochs, head_local=s.head),
 }
 
 

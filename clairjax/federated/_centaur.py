@@ -6,15 +6,15 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
-from .. import _validate
 from .._typing import Key
 from ._local import Local, fit, fit_head
+from ._local_strategy import LocalStrategy
 from ._parts import Where, chosen, last_layer, others
-from ._private import Privacy, PrivateStrategy, difference, moved
+from ._private import PrivateStrategy, difference, moved
 from ._strategy import Client, Cohort, Sum, Update
 
 
-class Centaur(PrivateStrategy):
+class Centaur(LocalStrategy, PrivateStrategy):
     """A client fits its head to the body it received, takes steps on the body, and sends the body's change, clipped.
 
     - `privacy`: of the release. `local`: how a client trains; `head_epochs`: of its head, `epochs`: of the body.
@@ -29,17 +29,12 @@ class Centaur(PrivateStrategy):
     >>> strategy = Centaur(Privacy(0.01, epsilon=1.0))
     """
 
-    privacy: Privacy
     local: Local = Local(batch=None)
     head_epochs: int = eqx.field(static=True, default=15)
-    epochs: int = eqx.field(static=True, default=1)
     head: Where = eqx.field(static=True, default=last_layer)
     server_rate: float = eqx.field(static=True, default=1.0)
     tune: int = eqx.field(static=True, default=15)
     head_local: Local | None = None
-
-    def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
         head, body = eqx.partition(model, chosen(model, self.head, "head"))

@@ -22,9 +22,10 @@ from ._aligned import (
     trained,
     with_matrices,
 )
-from ._local import Local, fit
+from ._local import fit
+from ._local_strategy import LocalStrategy
 from ._parts import Where, picked_out
-from ._strategy import Client, Cohort, Strategy, Update
+from ._strategy import Client, Cohort, Update
 from ._verdicts import MEMBER, UNDECIDED, Verdicts
 
 
@@ -39,7 +40,7 @@ class ClairServer(NamedTuple):
     verdicts: Verdicts
 
 
-class Clair(Strategy):
+class Clair(LocalStrategy):
     """Clients train some layers; the server says who belongs together, and gives each of them its own layers back.
 
     What a round changed of a layer is a matrix for each client. `alignment.pool` judges each client by all layers
@@ -68,15 +69,12 @@ class Clair(Strategy):
     >>> whole_layers = Clair(layers=lambda model: model.dense, own=lambda model: model.head)
     """
 
-    local: Local = Local()
-    epochs: int = eqx.field(static=True, default=1)
     layers: Where = eqx.field(static=True, default=adapters)
     own: Where | None = eqx.field(static=True, default=None)
     shared: str = eqx.field(static=True, default="rows")
     shrink: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
         _validate.choice(self.shared, "shared", ("rows", "columns"))
         _validate.flag(self.shrink, "shrink")
 

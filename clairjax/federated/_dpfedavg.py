@@ -5,15 +5,15 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .. import _validate
 from .._typing import Key
 from ._local import Local, fit, fit_head
+from ._local_strategy import LocalStrategy
 from ._parts import Where, chosen, everything, last_layer
-from ._private import Privacy, PrivateStrategy, difference, moved
+from ._private import PrivateStrategy, difference, moved
 from ._strategy import Client, Cohort, Sum, Update
 
 
-class DPFedAvg(PrivateStrategy):
+class DPFedAvg(LocalStrategy, PrivateStrategy):
     """Every client trains the whole model and sends its change, clipped; it tunes the head of what it gets.
 
     - `privacy`: of the release. `local`: how a client trains; `epochs`: of a round. `server_rate` η_g.
@@ -25,15 +25,10 @@ class DPFedAvg(PrivateStrategy):
     >>> strategy = DPFedAvg(Privacy(0.04, epsilon=1.0))
     """
 
-    privacy: Privacy
     local: Local = Local(batch=None)
-    epochs: int = eqx.field(static=True, default=1)
     head: Where = eqx.field(static=True, default=last_layer)
     server_rate: float = eqx.field(static=True, default=1.0)
     tune: int = eqx.field(static=True, default=15)
-
-    def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
         chosen(model, self.head, "head")

@@ -5,14 +5,14 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .. import _validate
 from .._typing import Key
-from ._local import Local, fit
+from ._local import fit
+from ._local_strategy import LocalStrategy
 from ._parts import everything
-from ._strategy import Client, Cohort, Strategy, Sum, Update, average, weighted
+from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
-class FedAvg(Strategy):
+class FedAvg(LocalStrategy):
     """Every client trains the whole model, and the server averages.
 
     - `local`: how a client trains; `epochs`: of a round.
@@ -25,12 +25,7 @@ class FedAvg(Strategy):
     True
     """
 
-    local: Local = Local()
-    epochs: int = eqx.field(static=True, default=1)
     by_samples: bool = eqx.field(static=True, default=True)
-
-    def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
         return model, None

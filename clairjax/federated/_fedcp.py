@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
-from .. import _validate
 from .._typing import Key
-from ._local import Local, entropies, fit
+from ._local import entropies, fit
+from ._local_strategy import LocalStrategy
 from ._parts import chosen, last_layer, linear
-from ._strategy import Client, Cohort, Strategy, Sum, Update, average, weighted
+from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels of the alignment
@@ -61,7 +61,7 @@ class FedCPServer(NamedTuple):
     policy: Policy
 
 
-class FedCP(Strategy):
+class FedCP(LocalStrategy):
     """Clients train body, policy and a head of their own, while the head they received stays as it is.
 
     The policy's context is the sum of the client's head over classes, normed, at the start of a round. A term `align`
@@ -82,13 +82,8 @@ class FedCP(Strategy):
     5.0
     """
 
-    local: Local = Local()
-    epochs: int = eqx.field(static=True, default=1)
     align: float = eqx.field(static=True, default=5.0)
     by_samples: bool = eqx.field(static=True, default=True)
-
-    def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
         weight = last_layer(model).weight

@@ -6,12 +6,13 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from .._typing import Key
-from ._local import Local, fit, fit_head
+from ._local import fit, fit_head
+from ._local_strategy import LocalStrategy
 from ._parts import Where, chosen, everything, last_layer
-from ._strategy import Client, Cohort, Strategy, Sum, Update, average, weighted
+from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
-class FedPer(Strategy):
+class FedPer(LocalStrategy):
     """Every client trains body and head together; the server averages the bodies, and heads stay with their clients.
 
     - `local`: how a client trains; `epochs`: of a round.
@@ -25,8 +26,6 @@ class FedPer(Strategy):
     >>> two_layers = FedPer(head=lambda model: (model.head, model.dense[-1]))
     """
 
-    local: Local = Local()
-    epochs: int = eqx.field(static=True, default=1)
     head: Where = eqx.field(static=True, default=last_layer)
     tune: int = eqx.field(static=True, default=0)
     by_samples: bool = eqx.field(static=True, default=False)

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, PyTree
 
-from .. import _validate
 from .._typing import Key
-from ._local import Local, entropies, fit
+from ._local import entropies, fit
+from ._local_strategy import LocalStrategy
 from ._parts import everything, last_layer, linear
-from ._strategy import Client, Cohort, Strategy, Sum, Update, average, weighted
+from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
 class TwoHeads(eqx.Module):
@@ -25,7 +25,7 @@ class TwoHeads(eqx.Module):
         return self.model.classify(features) + linear(self.own, features)
 
 
-class FedRoD(Strategy):
+class FedRoD(LocalStrategy):
     """Body and generic head are trained on the balanced softmax, and averaged; a personal head is added for own use.
 
     With n_c samples of class c at a client, the balanced softmax is the cross-entropy of logits + log n_c: what a
@@ -45,12 +45,7 @@ class FedRoD(Strategy):
     5
     """
 
-    local: Local = Local()
-    epochs: int = eqx.field(static=True, default=1)
     by_samples: bool = eqx.field(static=True, default=True)
-
-    def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
         return model, jax.tree.map(jnp.zeros_like, last_layer(model))

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from .._typing import Key
-from ._local import Local, entropies, fit, fit_head
+from ._local import entropies, fit, fit_head
+from ._local_strategy import LocalStrategy
 from ._neural_collapse import neural_collapse, neural_collapse_step
 from ._parts import chosen, everything, last_layer
-from ._strategy import Client, Cohort, Strategy, Sum, Update, average, weighted
+from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
 class FluteServer(NamedTuple):
@@ -25,7 +26,7 @@ class FluteUpload(NamedTuple):
     held: Bool[Array, " classes"]
 
 
-class Flute(Strategy):
+class Flute(LocalStrategy):
     """Clients train body and head together under penalties; the server averages bodies and moves the heads, too.
 
     A client's loss is the cross-entropy + λ₁‖ψ(x)‖² + λ₂‖H‖² + λ₃ NC(H), see `neural_collapse`. The server then takes
@@ -46,8 +47,6 @@ class Flute(Strategy):
     >>> star = Flute(head_epochs=10)
     """
 
-    local: Local = Local()
-    epochs: int = eqx.field(static=True, default=1)
     head_epochs: int = eqx.field(static=True, default=0)
     head_first: bool = eqx.field(static=True, default=False)
     features: float = eqx.field(static=True, default=0.005)

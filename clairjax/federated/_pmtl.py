@@ -10,12 +10,13 @@ from jaxtyping import Array, Float, PyTree
 from .. import _validate
 from .._typing import Key
 from ._local import Local, fit, fit_head
+from ._local_strategy import LocalStrategy
 from ._parts import Where, chosen, everything, last_layer
-from ._private import Privacy, PrivateStrategy, difference, moved
+from ._private import PrivateStrategy, difference, moved
 from ._strategy import Client, Cohort, Sum, Update
 
 
-class PMTL(PrivateStrategy):
+class PMTL(LocalStrategy, PrivateStrategy):
     """A client trains a whole model of its own on loss + λ/2 ‖w_k − w‖², w the private mean of such models.
 
     It sends w_k − w, clipped; the server adds the private mean of these to w.
@@ -30,7 +31,6 @@ class PMTL(PrivateStrategy):
     >>> strategy = PMTL(Privacy(0.04, epsilon=1.0))
     """
 
-    privacy: Privacy
     local: Local = Local(batch=None)
     epochs: int = eqx.field(static=True, default=5)
     pull: float = eqx.field(static=True, default=1.0)
@@ -39,7 +39,6 @@ class PMTL(PrivateStrategy):
     tune: int = eqx.field(static=True, default=15)
 
     def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
         _validate.not_negative(self.pull, "pull")
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .. import _validate
 from .._typing import Key
 from ._local import Local, fit, fit_head, sgd
+from ._local_strategy import LocalStrategy
 from ._parts import Where, chosen, everything, last_layer
-from ._private import Privacy, PrivateStrategy, difference, moved
+from ._private import PrivateStrategy, difference, moved
 from ._strategy import Client, Cohort, Sum, Update
 
 
-class PPSGD(PrivateStrategy):
+class PPSGD(LocalStrategy, PrivateStrategy):
     """A client uses the shared model with a correction of its own added to the head.
 
     It trains the correction, then the shared model under it, and sends the change of the latter, clipped.
@@ -32,17 +32,12 @@ class PPSGD(PrivateStrategy):
     >>> strategy = PPSGD(Privacy(0.01, epsilon=1.0))
     """
 
-    privacy: Privacy
     local: Local = Local(batch=None)
     own: Local = Local(sgd(0.1), batch=None)
     own_epochs: int = eqx.field(static=True, default=1)
-    epochs: int = eqx.field(static=True, default=1)
     head: Where = eqx.field(static=True, default=last_layer)
     server_rate: float = eqx.field(static=True, default=1.0)
     tune: int = eqx.field(static=True, default=15)
-
-    def __check_init__(self):
-        _validate.at_least(self.epochs, "epochs", 1)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
         head = eqx.filter(model, chosen(model, self.head, "head"))

@@ -83,7 +83,7 @@ class Privacy(eqx.Module):
 class PrivateStrategy(Strategy):
     """A strategy whose clients send what `clipped` makes of an update, and whose server sees what `release` gives."""
 
-    privacy: eqx.AbstractVar[Privacy]
+    privacy: Privacy
 
     def clipped(self, update: PyTree) -> Sum:
         """A client's whole update as one vector, at most as long as the clip norm: a part of a sum."""

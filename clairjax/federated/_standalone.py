@@ -2,17 +2,17 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .._typing import Key
-from ._local import Local, fit
+from ._local import fit
+from ._local_strategy import LocalStrategy
 from ._parts import everything
-from ._strategy import Client, Cohort, Strategy, Update
+from ._strategy import Client, Cohort, Update
 
 
-class StandAlone(Strategy):
+class StandAlone(LocalStrategy):
     """Every client trains the whole model on its own samples and sends nothing: what collaboration has to beat.
 
     - `local`: how a client trains; `epochs`: of a round.
@@ -22,9 +22,6 @@ class StandAlone(Strategy):
     >>> from clairjax.federated import Local, StandAlone, sgd
     >>> alone = StandAlone(Local(sgd(0.01), batch=20), epochs=5)
     """
-
-    local: Local = Local()
-    epochs: int = eqx.field(static=True, default=1)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
         return None, model

@@ -137,7 +137,7 @@ STRATEGIES = {
     "StandAlone": (federated.StandAlone(PLAIN), joint),
     "DPFedAvg": (federated.DPFedAvg(LOUD, PLAIN, tune=2), private_average),
     "PMTL": (federated.PMTL(LOUD, PLAIN, epochs=2, pull=0.7, tune=2), multi_task),
-    "PPSGD": (federated.PPSGD(LOUD, PLAIN, Local(sgd(0.3), batch=None), tune=2), additive),
+    "PPSGD": (federated.PPSGD(LOUD, PLAIN, own=Local(sgd(0.3), batch=None), tune=2), additive),
     "Centaur": (federated.Centaur(LOUD, PLAIN, head_epochs=2, tune=2), functools.partial(alternating, tune=2)),
 }
 
