@@ -48,7 +48,7 @@ def loss(point: Point, cell: Cell) -> Float[Array, ""]:
     logits = jnp.where(HELD[:, None] | (cell.softmax == "all"), logits, OUT)
     entropy = jax.nn.logsumexp(logits, 2) - jnp.diagonal(logits, axis1=1, axis2=2)
     size = FEATURES * jnp.sum(features**2, 2)
-    data = jnp.sum(jnp.where(HELD, entropy + size, 0)) / HELD.sum()
+    data = jnp.sum(jnp.where(HELD, entropy + size, 0)) / int(HELD.sum())
     apart = jnp.mean(jax.vmap(neural_collapse)(point.heads, jnp.asarray(HELD)))
     return data + WEIGHTS * jnp.sum(point.heads**2) / len(HELD) + cell.collapse * apart
 
