@@ -1,6 +1,7 @@
 """CENTAUR, Tables 1 and 3, Figures 1 and 3: the paper's numbers, tables and plots."""
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..sweep import Estimate, Results
@@ -66,7 +67,7 @@ BEST = (
     Column("best round by validation: not covered", lambda row: percent(row, "best"), 2),
     Column("that round", lambda row: Estimate.of(row["best_round"]), 0),
 )
-EPSILONS = tuple(Column(f"ε, {name}", lambda row, name=name: epsilon_text(row, name)) for name in ADJACENCIES)
+EPSILONS = tuple(Column(f"ε, {name}", partial(epsilon_text, adjacency=name)) for name in ADJACENCIES)
 NOTES = (
     dataset_notes,
     f"ε of all rounds for one user at δ = {DELTA:g}, under both adjacencies of the same run. The paper's experiments "
@@ -123,7 +124,7 @@ def during(row: Row[Cell], quarter: int) -> str:
 
 DURING = Tabulated[Cell](
     "Accuracy (%) after each quarter of the rounds, at the ε spent so far",
-    (*WHERE, *(Column(f"{quarter}/4", lambda row, q=quarter: during(row, q)) for quarter in QUARTERS)),
+    (*WHERE, *(Column(f"{quarter}/4", partial(during, quarter=quarter)) for quarter in QUARTERS)),
     (dataset_notes, f"ε under the adjacency of the noise, {ADJACENCIES[0]} unless set, at δ = {DELTA:g}."),
     group=partition_of,
 )

@@ -109,9 +109,9 @@ def runs(
 
 
 # What a laptop can hold. Digits have few images a client, hence a larger rate.
-SMALL = {"rounds": 50, "rate": 0.1, "large": False, "clips": of_digits}
-LARGE = {"rounds": 10, "most": 90, "every": 5, "large": True}
-_tiny = {"rounds": 4, "rate": 0.1, "every": 2, "clips": of_digits}
+SMALL: dict[str, Any] = {"rounds": 50, "rate": 0.1, "large": False, "clips": of_digits}
+LARGE: dict[str, Any] = {"rounds": 10, "most": 90, "every": 5, "large": True}
+_tiny: dict[str, Any] = {"rounds": 4, "rate": 0.1, "every": 2, "clips": of_digits}
 TINY = Preset(runs([(CIFAR10, 10, 2)], (1.0,), methods=("DP-FedAvg-fb", "CENTAUR"), **_tiny), 1)
 TINY_EPSILONS = Preset(runs([(CIFAR10, 10, 2)], (0.5, 4.0), methods=("CENTAUR",), **_tiny), 1)
 

@@ -55,8 +55,11 @@ class Verdicts(eqx.Module):
         tables = [np.asarray(table) for table in (self.times, self.first, self.last)]
         odd = [VERDICTS.index(word) for word in ODD]
         often = np.flatnonzero(2 * tables[0][:, odd].sum(1) > tables[0].sum(1)).tolist()
-        rounds = lambda client, kind: tuple(int(table[client, kind]) for table in tables)
-        return {k: {VERDICTS[kind]: rounds(k, kind) for kind in odd if tables[0][k, kind]} for k in often}
+        times, first, last = (table.tolist() for table in tables)
+        return {
+            k: {VERDICTS[kind]: (times[k][kind], first[k][kind], last[k][kind]) for kind in odd if times[k][kind]}
+            for k in often
+        }
 
     def __str__(self) -> str:
         lines = [
