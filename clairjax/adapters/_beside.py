@@ -33,8 +33,8 @@ def trained_in_full(key: str, settings: Settings) -> bool:
 def not_embeddings(shapes: dict[str, tuple[int, ...]], adapted: Collection[str]) -> str | None:
     """The first of these tensors that PEFT would not write as a part of the embeddings beside adapted modules.
 
-    Each of the two is written whole, so with a weight that has rows, and is in no list of layers that has an adapted
-    one. Of an adapted layer only the base is written: anything else there is another method's.
+    Each of the two is written whole, so with a weight that has rows. It is in no list of layers with an adapted
+    layer. Of an adapted layer only the base is written: anything else there is another method's.
     """
     layers = [tuple(name.split(".")) for name in adapted]
     found: dict[Words, list[str]] = defaultdict(list)

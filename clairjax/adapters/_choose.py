@@ -22,7 +22,7 @@ def choose(losses: Losses) -> float:
 
     **Arguments:** `losses[client][t]`, of at least three clients, finite, for the same values of t, 1 among them:
     those of `candidates`. A loss is a mean over validation data that the client did not train on, best from many
-    places: eight texts of 512 bytes told more than two of 2,000.
+    places: eight short texts tell more than two long ones.
 
     **Returns:** one of these values of t.
 

@@ -117,10 +117,10 @@ def _read(folder: str | os.PathLike[str], name: str, shared: Folder, same_base: 
 
 
 def overlaps(clients: Mapping[str, Folder], shared: Folder, modules: Collection[str]) -> dict[str, float]:
-    """Of each client's row spaces P with the leading ones S of what is shared, tr(P S) / √(p s), the mean over its
-    modules: the cosine that its start allows, were what all learned the same.
+    """The cosine that each client's start allows, had all learned the same: the mean over its modules of overlaps.
 
-    What many shared has directions of little weight from each; S are as many as hold its weight, (Σσ²)² / Σσ⁴.
+    An overlap is tr(P S) / √(p s), with P the client's row space and S the leading row space of what is shared. That
+    has directions of little weight from each client; S are as many as hold its weight, (Σσ²)² / Σσ⁴.
     """
     found: dict[str, list[float]] = {name: [] for name in clients}
     for module in modules:

@@ -10,17 +10,21 @@ from ._names import check_name
 from ._place import is_report, refusal
 
 
-LONGEST = 240  # bytes of a name, which a hidden folder's beside it adds to
+LONGEST = 240  # bytes of a name; that of the hidden folder beside it is longer
 
 
 def check_out(adapters: Adapters, out: str | os.PathLike[str], force: bool) -> None:
     """Refuse a folder that `save` would refuse, before the work and not after it.
 
-    **Arguments:** `adapters`, of `load`. `out`, `force`: as in `save`.
+    **Args:** `adapters`, of `load`; `out`, `force`, as in `save`.
 
-    **Raises:** `ValueError` for a link, a file, a folder around a client's or inside one, one that cannot be made, and
-    one that is in use: with `force`, one that holds anything but what an earlier `save` wrote. Also for a client whose
-    name cannot be that of a folder beside the report.
+    **Raises:** `ValueError` for
+
+    - a link or a file;
+    - a folder around a client's folder or inside it;
+    - a folder that cannot be made;
+    - a folder in use. With `force` that is a folder with anything but what an earlier `save` wrote;
+    - a client whose name cannot be that of a folder beside the report.
 
     **Cost:** lists the files of `out` and reads `report.json`.
 
@@ -46,7 +50,7 @@ def check_report(path: str | os.PathLike[str]) -> Path:
 
     **Returns:** the path.
 
-    **Raises:** `ValueError` for that, and for a file that cannot be made.
+    **Raises:** `ValueError` for such a file, and for a file that cannot be made.
 
     **Cost:** reads the file.
 

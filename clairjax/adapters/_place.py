@@ -1,7 +1,7 @@
 """A finished result takes the name that it was made for: a free one, an empty folder's, or an earlier result's.
 
-Whatever else has the name, or takes it meanwhile, stays: renaming onto a folder that is not empty is refused by the
-system itself, and what is to be replaced is set aside, looked at and only then removed, file by known file.
+Whatever else has the name, or takes it meanwhile, stays. The system refuses to rename onto a folder that is not empty.
+What is to be replaced is set aside and looked at. Only then is it removed, file by known file.
 """
 
 import errno

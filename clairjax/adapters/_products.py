@@ -1,7 +1,7 @@
 """Sums of products of factors, W = Σ c · up · down, by NumPy in float64.
 
-What is needed of W comes from tables of the factors' inner products, of the sum of their ranks, which is cheap beside
-any decomposition of tall matrices. W is formed only where a side of it is smaller than that.
+Tables of the factors' inner products, as wide as the sum of their ranks, give what is needed of W. They are cheap
+beside decompositions of tall matrices. W is formed only where a side of it is smaller than the tables.
 """
 
 from collections.abc import Iterable, Sequence

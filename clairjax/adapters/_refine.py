@@ -93,21 +93,21 @@ def refine(
     The verdict is `clairjax.alignment.pool`'s, by all modules together. It is *member*, *rescaled*, *sign-flipped*,
     *unrelated*, *other rows* or *undecided*, relative to what is usual in the fleet, with a sentence that says why.
     Ranks may differ, and clients may lack modules. A client with NaN or infinite values, or too large for float32, is
-    *unusable*, as is one that `load` found at fault; one that sent zeros is *idle*. Members are those who agree with
-    the others as is usual, also where they are rescaled.
+    *unusable*, and so is a client that `load` found at fault. A client that sent zeros is *idle*. Members are those
+    who agree with the others as is usual, also where they are rescaled.
 
-    What no verdict from factors can tell: a task of one's own from a wrong task; a backdoor in a part of the data;
+    No verdict from factors can tell a task of one's own from a wrong task, a backdoor in a part of the data, or
     whether sharing helps. If half of the clients collude, theirs is what is usual.
 
     **Arguments:**
 
     - `adapters`, of `load`.
-    - `rank`: of the factors that `save` writes; None is the smallest whose relative Frobenius error is at most
-      `tolerance`, between 0 and 1, for all members of a module.
+    - `rank`: of the factors that `save` writes. None is the smallest whose relative Frobenius error is at most
+      `tolerance` for all members of a module. `tolerance`: between 0 and 1.
     - `shrink`: as in `clairjax.clair`.
-    - `shared`: what members share, "rows" or "columns", of rank `shared_rank` or as found; or
-      "auto", as `save` sees. Of adapters that started from one A the row space is that of the start, whatever was
-      learned, and they keep nearly all of it; what they have in common is in B, and of that the columns tell.
+    - `shared`: what members share, "rows" or "columns", of rank `shared_rank` or as found; or "auto", as `save` sees.
+      Adapters that started from one A keep nearly all of its row space, whatever they learned. What they have in
+      common is in B, and the columns tell of it.
     - `include`: names of clients that are members whatever the verdict, as long as their numbers can be used.
     - `progress`: called with a module's name before its turn.
 

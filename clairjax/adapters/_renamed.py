@@ -7,10 +7,9 @@ Words = tuple[str, ...]
 
 
 def apart(modules: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Of clients that share no module, even by way of others, with the most: how their names differ from those.
+    """How the names of clients differ that share no module with the most, not even by way of others.
 
-    Only where at least half of their names become the others' by leaving out, putting in or exchanging words that are
-    the same in all of them.
+    Told only where the same words, left out, put in or exchanged, turn at least half of their names into the others'.
     """
     groups = _groups(modules)
     most = max(groups, key=len, default=[])

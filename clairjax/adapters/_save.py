@@ -54,8 +54,8 @@ def save(
 
     - `blend` says it;
     - `evaluate` is given: `choose` finds it;
-    - three members have folders `half-a` and `half-b` in their own, adapters that they trained in the same way on
-      halves of their data: t is 0 where halves of different clients agree as well as a client's own two, or else 1;
+    - three members have folders `half-a` and `half-b` in their own: adapters trained in the same way on halves of
+      their data. t is 0 where halves of different clients agree as well as a client's own two, or else 1;
     - `refine` was told `shared="rows"` or `"columns"`: 0.
 
     What is shared is the median, or with rows or columns what CLAIR makes of a client. "auto" is CLAIR's where most
@@ -63,21 +63,21 @@ def save(
     that were trained from one A do not show that, and gained less by CLAIR than by the median. Nothing else in the
     clients' adapters tells whether sharing helps: where tasks differ it makes every client worse.
 
-    Every folder is an adapter that PEFT loads: the reported keys and types, factors at scale 1 in the modules that
-    changed, everything else bit for bit as it was, and the client's model card. A `truncation_error` in the report is
-    of what is in the file, rounded to its type. Files are made in a hidden folder beside `out`, which takes the name
-    at the end: on any error `out` is as before. What appears in `out` meanwhile stays; with `force` a result of
+    Every folder is an adapter that PEFT loads, with the reported keys and types, and the client's model card. Modules
+    that changed have factors at scale 1. Everything else is as it was, bit for bit. A `truncation_error` in the report
+    is of what is in the file, rounded to its type. Files are made in a hidden folder beside `out`, which takes the
+    name at the end: on any error `out` is as before. What appears in `out` meanwhile stays; with `force` a result of
     another call is replaced, and nothing else. The new result is then kept beside it as `OUT.*.kept`, and the error
-    says so. A call that is killed leaves the hidden folder, `.OUT.*.tmp`; killed in the moment between moving a former
-    result away and taking its name, it leaves the former one as `.OUT.*.old/out`.
+    says so. A call that is killed leaves the hidden folder, `.OUT.*.tmp`. A former result is moved away first: it may
+    be left as `.OUT.*.old/out`.
 
     **Arguments:**
 
     - `refinement`, of `refine`. `out`: a new or empty folder; with `force` also one that an earlier call wrote.
     - `samples`: by client, the numbers that they trained on. The median is weighted by them. They are claims:
       nobody's weight is over a third.
-    - `evaluate`: called with a client's name and a state dict as PEFT has it, NumPy arrays with all modules at scale
-      1, the update being B · A; returns a loss on data that the client did not train on. Or a `command`.
+    - `evaluate`: called with a client's name and a state dict as PEFT has it, of NumPy arrays. All modules are at
+      scale 1: the update is B · A. It returns a loss on data that the client did not train on. Or a `command`.
     - `blend`: t, from 0 to 1.
     - `serving`: every module of every folder at one rank and at scale 1, as inference servers need that know one r and
       one alpha.
@@ -85,12 +85,15 @@ def save(
 
     **Returns:** the content of `report.json`.
 
-    **Raises:** `ValueError` for arguments out of range; for an `out` that is in use, at the start or at the end; for a
-    loss that is no number; and for a rank too small to be worth writing: below the client's own and losing more than
-    refining changes; as `check_out`. `OSError` as of the disk.
+    **Raises:** `OSError` of the disk, and `ValueError` as `check_out` and for
 
-    **Cost:** a module, two eigendecompositions of the sum of the members' ranks, or one of its smaller side; a client
-    and module, those of its rank and the median's. Memory of one client, disk twice the result.
+    - arguments out of range;
+    - an `out` that is in use, at the start or at the end;
+    - a loss that is no number;
+    - a rank below the client's own that loses more than refining changes.
+
+    **Cost:** two eigendecompositions a module of the sum of the members' ranks, or one of its smaller side. A client
+    and module take those of its rank and the median's. Memory of one client, disk twice the result.
 
     >>> import clairjax as cj
     >>> cj.adapters.save(refinement, "refined")  # doctest: +SKIP
