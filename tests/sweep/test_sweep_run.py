@@ -23,6 +23,7 @@ from clairjax.sweep._trace import trace
 
 
 KEY = jax.random.key(3)
+WIDTH = 3  # of the cells that take long to compile
 
 
 class Small(NamedTuple):
@@ -54,7 +55,7 @@ def one_at_a_time(fn, cell, replicates):
 
 
 def test_replicates_equal_those_computed_one_at_a_time():
-    results = sweep.run(replicate, CELLS, key=KEY, replicates=7, lane_width=3)
+    results = sweep.run(replicate, CELLS, key=KEY, replicates=7, lane_width=WIDTH)
     wide = jax.config.jax_enable_x64
     for cell in results.cells:
         alone = one_at_a_time(replicate, cell, 7)
@@ -77,20 +78,21 @@ def test_cells_replicates_and_position_change_no_other_result():
         assert np.array_equal(values, more[Small(5)][name][:6])
 
 
+@pytest.fixture(scope="module")
+def blocks():
+    """Computes a block of the first cell, with the program of the test above where compiled programs are kept."""
+    program = trace(replicate, KEY, CELLS[0])
+    compute = lower_blocks(program, jax.local_devices()[:1], cell_key(KEY, CELLS[0]), WIDTH)()
+    return lambda block: compute(lane_indices([block], 1, WIDTH))
+
+
 @settings(max_examples=5)
-@given(st.permutations(range(5)))
-def test_order_of_blocks_changes_no_bit(order):
-    cell = CELLS[0]
-    if "compiled" not in COMPILED:
-        program = trace(replicate, KEY, cell)
-        COMPILED["compiled"] = lower_blocks(program, jax.local_devices()[:1], cell_key(KEY, cell), 4)()
-        COMPILED["blocks"] = [COMPILED["compiled"](lane_indices([b], 1, 4)) for b in range(5)]
+@given(order=st.permutations(range(5)))
+def test_order_of_blocks_changes_no_bit(blocks, order):
+    expected = list(map(blocks, range(5)))
     for b in order:
-        again = COMPILED["compiled"](lane_indices([b], 1, 4))
-        assert all(np.array_equal(again[name], COMPILED["blocks"][b][name]) for name in again)
-
-
-COMPILED: dict = {}
+        again = blocks(b)
+        assert all(np.array_equal(again[name], expected[b][name]) for name in again)
 
 
 def test_compiled_once_a_cell():
