@@ -1,6 +1,7 @@
 """The adapters of many clients: loaded together, compared module by module."""
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,8 +60,8 @@ def load(
 
     **Arguments:**
 
-    - `folders`, one a client. A client has the name that it is given, in a mapping of names to folders or as
-      `NAME=FOLDER`, or else the shortest end of its path that no other has, joined by hyphens.
+    - `folders`, one a client. A mapping of names to folders, or `NAME=FOLDER`, names a client. Otherwise its name is
+      the shortest end of its path that no other has, joined by hyphens.
       One folder without an adapter of its own stands for all adapters below it, but for those in other adapters.
     - `exclude`: names of clients to leave out.
     - `strict`: refuse everything if anything is wrong with one client.
@@ -69,11 +70,14 @@ def load(
 
     **Returns:** `Adapters`.
 
-    **Raises:** `ValueError` for folders that are no paths or come twice, and for names that no result can have; for
-    fewer than three usable clients, with the reasons; for two base models, or shapes of a module, that are the most
-    common. If `strict`, for any fault, naming the client, and the module or the field: a folder that is no adapter, a
-    variant whose update is not scale · B · A, tensors of unknown names, another base model or shape; `OSError` for
-    a file that cannot be read. `ImportError` without safetensors.
+    **Raises:** `ImportError` without safetensors, and `ValueError` for
+
+    - folders that are no paths or come twice, and names that no result can have;
+    - fewer than three usable clients, with the reasons;
+    - two base models, or shapes of a module, that are the most common;
+    - if `strict`, any fault, naming the client, and the module or the field. A fault is a folder that is no adapter, a
+      variant whose update is not scale · B · A, tensors of unknown names, another base model or shape. A file that
+      cannot be read is an `OSError`.
 
     **Cost:** reads the headers only.
 
@@ -182,15 +186,27 @@ def _notices(
         for name, folder in clients.items()
         if folder.carried
     ]
-    for module, having in modules.items():
-        if missing := [name for name in clients if name not in having]:
-            notices.append(f"module {module}: the vote is over {len(having)} clients, without {', '.join(missing)}")
-        ranks = [clients[name].modules[module].rank for name in having]
-        if max(ranks) >= 2 * min(ranks):
-            notices.append(
-                f"module {module}: ranks from {min(ranks)} to {max(ranks)}; the vote is on as many "
-                "directions as most clients have, so that a rank alone sets nobody apart"
-            )
-    for module, having in skipped.items():
-        notices.append(f"module {module}: only {', '.join(having)} adapt it, so it is kept as it is")
-    return notices
+    lacking = {module: tuple(name for name in clients if name not in having) for module, having in modules.items()}
+    notices += [f"{where}: compared without {', '.join(names)}" for names, where in _where(lacking)]
+    ranks = [sorted(clients[name].modules[module].rank for name in having) for module, having in modules.items()]
+    if mixed := [(each[0], each[-1]) for each in ranks if each[-1] >= 2 * each[0]]:
+        least, most = min(low for low, _ in mixed), max(high for _, high in mixed)
+        notices.append(
+            f"ranks from {least} to {most} in {len(mixed)} module(s): clients are compared by their products B A, "
+            "over the overlap of their row spaces, so that a rank alone sets nobody apart"
+        )
+    return notices + [
+        f"{where}: only {', '.join(names)} adapt it, so it is kept as it is" for names, where in _where(skipped)
+    ]
+
+
+def _where(modules: Mapping[str, tuple[str, ...]]) -> list[tuple[tuple[str, ...], str]]:
+    """Names of clients, and of which modules: those of the same names together."""
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for module, names in modules.items():
+        groups[names].append(module)
+    return [
+        (names, f"module {first}" if not others else f"module {first} and {len(others)} more")
+        for names, (first, *others) in groups.items()
+        if names
+    ]
