@@ -1,4 +1,4 @@
-"""CLAIR: align the matrices that clients report and find the contaminated ones."""
+"""CLAIR: align the matrices that clients report, and find the contaminated clients."""
 
 from ._averaging import fedavg as fedavg
 from ._averaging import label_oracle as label_oracle

@@ -44,8 +44,10 @@ def input_status(reports: Reports, in_range: Bool[Array, ""] | bool) -> Status:
 
 
 class Program(eqx.Module):
-    """The convex program and its solver, as `decompose` and `elect` were asked for them. `in_range`: whether all
-    that the guards could not look at, because it is traced, is as they want it."""
+    """The convex program and its solver, as `decompose` and `elect` were asked for them.
+
+    `in_range`: whether traced numbers, which the guards cannot look at, are as the guards want them.
+    """
 
     penalty: Penalty | None
     solver: Solver
@@ -70,8 +72,7 @@ class Program(eqx.Module):
 
 
 class Voting(eqx.Module):
-    """How `elect` was asked to vote: `threshold`, `vote_share`, the `rank` of the row space, and whether to refit;
-    `variances` of the clients' noise, as their samples have it."""
+    """How `elect` was asked to vote. `variances` are those of the clients' noise, from their samples."""
 
     threshold: Float[Array, ""] | None
     vote_share: Float[Array, ""]

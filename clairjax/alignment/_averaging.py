@@ -17,7 +17,7 @@ def local(weights: Float[Array, "clients out in"]) -> Float[Array, "clients out 
 def fedavg(weights: Float[Array, "clients out in"]) -> Float[Array, "clients out in"]:
     """Every client gets the mean over all clients.
 
-    **Arguments:** `weights` [K, q, p].
+    **Args:** `weights` [K, q, p].
 
     **Returns:** [K, q, p], the same matrix K times.
 
@@ -36,7 +36,10 @@ def oracle_fedavg(
 ) -> Float[Array, "clients out in"]:
     """Every member gets the mean over the members; the others keep their own matrix.
 
-    **Arguments:** `weights` [K, q, p]; `members` [K], the benign clients.
+    **Args:**
+
+    - `weights` [K, q, p].
+    - `members` [K], the benign clients.
 
     **Returns:** [K, q, p]. Without any member, `weights`.
 
@@ -59,8 +62,11 @@ def label_oracle(
     A member k gets W̄ (I − P) + W^(k) P with W̄ the mean over the members and P = basis · basisᵀ; the others
     keep their own matrix.
 
-    **Arguments:** `weights` [K, q, p]; `members` [K]; `basis` [p, r] with columns that are orthonormal or
-    exactly zero (padding).
+    **Args:**
+
+    - `weights` [K, q, p].
+    - `members` [K].
+    - `basis` [p, r] with columns that are orthonormal or exactly zero (padding).
 
     **Returns:** [K, q, p]. Without any member, `weights`.
 

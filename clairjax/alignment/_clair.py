@@ -111,22 +111,15 @@ def clair(
     **Returns:** `ClairResult`. Without a majority nobody is a member, nothing is refined and the status says so. So it
     is where the rank found is the solver's bound and more may follow, and where too few numbers are left to tell.
 
-    **Limits**, in trials with 10 and 20 clients, rank 2 and noise; some are `clairjax reproduce clair-attacks`:
+    **Limits**, with figures under "Limits of clair" on the results page:
 
-    - Colluders who know all reports cost the honest clients little: up to 4 of 10 or 9 of 20, moved together, on a
-      ladder, or beside one client, leave at most 1.2 times the error of the label oracle.
-    - A tight group of half of the clients, whoever is in it, denies a majority. Colluders beside one honest client
-      need to be half of all with it.
-    - What a client does inside the row space is never held against it. So strangers that share a row space of their
-      own may be members, the rank found being that of the sum. Of 10 clients, strangers of rank 2 were: never two, in
-      30 % of draws three, always four; of rank 1 in 30 % two, nearly always three. The others' error grew from 0.21
-      to at most 0.30 of their own. With the true `rank` given, at most 3 % were members; beside four strangers the
-      others' error then was 0.43 of their own.
-    - `samples` are claims. Two of 10 who claim 100 times theirs leave the others up to 0.6 of their own error, three
-      up to 0.9.
-    - Without `samples`, quiet clients among noisy ones are left alone, not helped; a noisy minority may be voted out;
-      of half and half nobody is a member. With sizes from 30 to 3000 and four strangers of 10, the rank was wrong in
-      a few draws of 40, and quiet clients then lost.
+    - Colluders who know all reports cost the benign clients little, as long as they are a minority.
+    - A tight group of half of the clients denies a majority, whoever is in it.
+    - A client is never judged by its part inside the row space. So contaminated clients that share a row space of
+      their own may be members, and the rank found is that of the sum. Give `rank` if you know it.
+    - `samples` are claims, and a false claim is trusted.
+    - Without `samples` a client of little noise is left alone, not helped. A noisy minority may be voted out. Of
+      halves that differ in noise nobody is a member.
     - Noise without a variance hides the rank.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.

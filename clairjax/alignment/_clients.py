@@ -16,7 +16,7 @@ from ._majority import medoid
 class Clients(eqx.Module):
     """What `Factored`, the vote and the tuning ask of K client matrices W_k ∈ R^{q×p}, up to a common shift.
 
-    An implementation may hold dense matrices or factors. Contrasts do not see a common shift, so it may centre.
+    A subclass holds dense matrices or factors. Contrasts do not see a common shift, so a subclass may centre.
     """
 
     @property
@@ -77,8 +77,8 @@ class Clients(eqx.Module):
 class DenseClients(Clients):
     """Clients as one array, shifted so that a central client is zero.
 
-    The shift is the medoid (smallest median distance to the others) and not the mean: one client a million
-    times larger than the rest would otherwise cost the rest six digits.
+    The shift is the medoid, the client of the smallest median distance to the others. With the mean, one client a
+    million times larger than the others would cost these six digits.
     """
 
     values: Float[Array, "clients out in"]

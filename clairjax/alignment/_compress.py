@@ -19,7 +19,10 @@ def compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
 
     With W̃ = U Σ Vᵀ it is up = U Σ^½, down = Σ^½ Vᵀ of the largest `rank` singular values.
 
-    **Args:** `refined`, of `clair` on `LowRankMatrices`; `rank` (static), at least 1.
+    **Args:**
+
+    - `refined`, of `clair` on `LowRankMatrices`.
+    - `rank` (static), at least 1.
 
     **Returns:** `LowRankMatrices`; where `rank` exceeds what the clients can have, padded with zeros.
 
@@ -27,8 +30,8 @@ def compress(refined: RefinedFactors, rank: int) -> LowRankMatrices:
 
     **Source:** Eckart and Young; not in CLAIR, whose refined matrices have the rank of all clients together.
 
-    **Cost:** with R twice the sum of the clients' ranks, or a side of the matrix where that is smaller, two QR of R
-    columns and one SVD of R × R a client.
+    **Cost:** two QR of R columns, and an SVD of R × R a client. R is twice the sum of the clients' ranks, or a side of
+    the matrix where that is smaller.
 
     >>> import jax
     >>> import clairjax as cj

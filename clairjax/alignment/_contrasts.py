@@ -48,11 +48,6 @@ def pair_sum(pair_values: Float[Array, "clients clients *rest"]) -> Float[Array,
     return pair_values.sum((0, 1)) / 2
 
 
-def diagonal(tables: Float[Array, "*batch n n"]) -> Float[Array, "*batch n"]:
-    """By masking: a gather takes longer to compile."""
-    return jnp.where(jnp.eye(tables.shape[-1], dtype=bool), tables, 0).sum(-1)
-
-
 def low_quantile(pair_values: Float[Array, "clients clients"]) -> Float[Array, ""]:
     """The value of a fifth of the pairs: a quarter of them at least are within a majority, whatever the others are."""
     pairs = pair_index(len(pair_values))
@@ -66,7 +61,7 @@ def pair_squared_distances(
 
     Loses digits where clients are close to each other and far from the origin: centre first.
     """
-    squares = diagonal(inner_products)
+    squares = jnp.diagonal(inner_products)
     table = squares[:, None] + squares[None, :] - inner_products - inner_products.T
     off_diagonal = 1 - jnp.eye(len(squares), dtype=table.dtype)
     return jnp.maximum(table, 0) * off_diagonal
@@ -75,12 +70,3 @@ def pair_squared_distances(
 def pair_variances(variances: Float[Array, " clients"]) -> Float[Array, "clients clients"]:
     """The noise variance of each contrast, that of two clients of variance 1 being 1."""
     return (variances[:, None] + variances[None, :]) / 2
-
-
-def after(x: Array, computed: Array) -> Array:
-    """x, available only once `computed` is.
-
-    On CPU two batched factorisations that do not depend on each other can wait for each other's threads for ever
-    (jaxlib 0.10). Zero times a float is not folded away, for it may be NaN.
-    """
-    return x + 0 * computed.reshape(-1)[0]

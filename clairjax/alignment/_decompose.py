@@ -26,9 +26,12 @@ def decompose(
 
     min over L, S of ½ Σ_g ω_g ‖D_g − L_g − S_g‖² + λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F, with D_g = W_j − W_k over pairs j < k.
 
-    **Args:** `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients; `penalty`;
-    `solver`: `Factored` or `ProximalGradient`, or `Multipliers` for the noiseless program; `pair_weights` (ω), a
-    positive scalar or a symmetric [clients, clients] table; None is the paper's 1/clients.
+    **Args:**
+
+    - `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients.
+    - `penalty`: a `Penalty`.
+    - `solver`: `Factored` or `ProximalGradient`, or `Multipliers` for the noiseless program.
+    - `pair_weights` (ω): a positive scalar or a symmetric [clients, clients] table; None is the paper's 1/clients.
 
     **Returns:** `Decomposition`, with a duality gap that certifies the objective.
 

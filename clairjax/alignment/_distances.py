@@ -21,7 +21,7 @@ class Distances(NamedTuple):
     rows: Float[Array, "clients others"]  # of each client to the others, ascending
     table: Float[Array, "clients clients"]
     reach: Float[Array, " clients"]  # m_k, to the h-th nearest
-    middle: Float[Array, ""]  # M, the (h + 1)-th smallest of them: with h + 1 honest clients no minority raises it
+    middle: Float[Array, ""]  # M, the (h + 1)-th smallest of them: with h + 1 benign clients no minority raises it
     needed: Int[Array, ""]  # h
     deviation: Float[Array, ""]  # 1/√freedom
     alike: Bool[Array, "clients clients"]  # nearer than two of their noise can be by chance
@@ -80,9 +80,9 @@ def _alike(
 def tight_groups(found: Distances) -> Int[Array, " clients"]:
     """How many stand in a client's tight group, itself included; 1 for who is in none.
 
-    A client's circle ends at the outermost jump in its row, before the h-th neighbour, that is wider than noise
-    explains and than the spread below it. A group is who is in each other's circles, so that nobody is drawn in by a
-    group that merely is the nearest there is; and who is alike, so that clients of little noise are no group.
+    A jump in a client's row is plain if it is wider than noise explains and than the spread below it. The client's
+    circle ends at the outermost plain jump before the h-th neighbour. A group is in each other's circles: nobody is
+    drawn in by a group that merely is the nearest. A group is alike: clients of little noise are none.
     """
     rows, count = found.rows, len(found.rows)
     jumps = jnp.diff(rows, axis=1)

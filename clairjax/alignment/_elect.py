@@ -28,7 +28,7 @@ from ._vote import Ballot, largest_gap_threshold, majority_vote, vote
 
 
 REFITS = 3
-# Of numbers outside the row space. With fewer, it can take in a stranger, and the vote has nothing to see.
+# Of numbers outside the row space. With fewer, it can take in a contaminated client, and the vote sees nothing.
 LEAST_FREEDOM = 10
 
 
@@ -36,16 +36,16 @@ class Election(eqx.Module):
     """Who belongs, and the evidence.
 
     - `members` [clients]: the collaborative set;
-    - `influence` [clients]: what a member counts in the mean, beside its samples: 1 unless it is far out, or one of
-      several that stand or move together;
+    - `influence` [clients]: what a member counts in the mean, beside its samples. It is below 1 if the member is far
+      out, or one of several that stand or move together;
     - `declined` [clients]: members whose own noise is far below the mean's, so that they keep what they reported;
     - `votes` [clients]: share of the other clients within `threshold`;
     - `threshold`: of the off-subspace distance of a pair, given or found;
     - `whole` [clients, clients]: ‖W_j − W_k‖_F;
     - `off_subspace` [clients, clients]: ‖(W_j − W_k)P⊥‖_F, what of it the shared row space leaves; with `samples`, in
       units of the noise of two clients in the middle;
-    - `basis` [in, max_rank]: orthonormal basis of the shared row space, padded with exact zeros beyond `rank`; of the
-      shared column space, [out, max_rank], where columns are shared;
+    - `basis` [in, max_rank]: orthonormal basis of the shared row space, padded with exact zeros beyond `rank`. Where
+      columns are shared it is of the column space, [out, max_rank];
     - `rank`: its dimension (traced integer);
     - `penalty`: of the convex program that began it, given or tuned;
     - `decomposition`: the program's solution, where the row space comes from it: with a penalty that was given or
@@ -93,9 +93,8 @@ def elect(
     """Find the clients that share a row space.
 
     Contrasts cancel the unknown backbone. The convex program, or its path of penalties, gives a first row space.
-    Clients far from most others outside it are voted out. With `refit` the row space is then estimated from the
-    members by principal components, its rank against their noise floor, and the vote is taken again, up to three
-    times.
+    Clients far from most others outside it are voted out. With `refit` the row space is then that of the members'
+    principal components above their noise floor. The vote is taken again, up to three times.
 
     **Args:**
 
@@ -233,7 +232,7 @@ def _first_space(
         rank = solution.rank if voting.rank is None else jnp.minimum(solution.rank, voting.rank)
         basis, status = leading(solution.basis, rank), solution.status
     if voting.refit and voting.rank is None:
-        # One matrix and a stranger's always share a row space, of their difference: here what most agree in is enough.
+        # Copies of one matrix and any other share a row space, of their difference. What most agree in is enough here.
         same = identical_majority(whole)
         basis, rank = jnp.where(same, 0, basis), jnp.where(same, 0, rank)
     return _First(Refit(basis, rank, jnp.asarray(False), jnp.asarray(False)), penalty, solution, status)

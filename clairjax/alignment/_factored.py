@@ -9,12 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _validate
+from .._compile import after
 from .._loop import iterate
 from .._precision import HIGHEST
 from .._typing import ScalarLike
 from ..kernels import gram, orthonormalize, spectral_norm
 from ._clients import Clients
-from ._contrasts import after, diagonal, laplacian_times, pair_squared_distances, pair_sum
+from ._contrasts import laplacian_times, pair_squared_distances, pair_sum
 from ._program import Certificate, Decomposition, Penalty, Start, certify, decomposition, residual_weights, tolerance
 from ._solver import Solver
 
@@ -32,10 +33,13 @@ class Factored(Solver):
     squares; each lowers the objective. Every sum over pairs is a K × K Laplacian between two products with the
     clients, so no contrast is formed.
 
-    **Args:** `max_rank` (static; cut to `in`): columns of A, at least the rank of the solution. With one column to
-    spare the optimum found is global, and `optimality` certifies it; with too few the gap stays open and the status
-    says so. `max_steps` (static). `rtol`: stop when the relative duality gap is at or below it; None means
-    eps^0.6 of the dtype (4e-10 in float64, 7e-5 in float32).
+    **Args:**
+
+    - `max_rank` (static; cut to `in`): columns of A. With one more than the rank of the solution the optimum is
+      global, and `optimality` certifies it. With too few the gap stays open and the status says so.
+    - `max_steps` (static).
+    - `rtol`: stop when the relative duality gap is at or below it. None means eps^0.6 of the dtype, 4e-10 in float64
+      and 7e-5 in float32.
 
     **Source:** same optimum as CLAIR Algorithm 1, which is `ProximalGradient`.
 
@@ -117,7 +121,7 @@ def step(
 
     # ‖D − UAᵀ‖² = ‖D‖² − Σ_i h_i (2 − h_i s_i²) ‖D a_i‖²: loses digits where little is left, hence the floor.
     h = gain(weights)
-    explained = (h * (2 - h * squares) * diagonal(cross)).sum(-1)
+    explained = (h * (2 - h * squares) * jnp.diagonal(cross, axis1=2, axis2=3)).sum(-1)
     left = jnp.maximum(distances - explained, jnp.finfo(distances.dtype).eps * distances)
     weights = residual_weights(jnp.sqrt(left), pair_weights, penalty)
 
@@ -133,22 +137,16 @@ def step(
     return State(updated, latest, jnp.where(overshot, 0, state.momentum + 1), weights)
 
 
-def small_eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
-    """Of a matrix that is symmetric to rounding: averaging it with its transpose first would compile longer."""
-    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
-    return values, vectors
-
-
 def with_orthogonal_columns(
     factor: Float[Array, " in max_rank"],
 ) -> tuple[Float[Array, " in max_rank"], Float[Array, "max_rank max_rank"]]:
-    _, rotation = small_eigh(gram(factor))
+    _, rotation = jnp.linalg.eigh(gram(factor), symmetrize_input=False)
     rotation = rotation[:, ::-1]
     return jnp.matmul(factor, rotation, precision=HIGHEST), rotation
 
 
 def inverse(matrix: Float[Array, "max_rank max_rank"]) -> Float[Array, "max_rank max_rank"]:
-    """Of a small positive definite matrix, by one triangular solve: two take longer to compile."""
+    """Of a small positive definite matrix; symmetric, unlike what two triangular solves leave."""
     root = jnp.linalg.cholesky(matrix)
     half = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(matrix), dtype=matrix.dtype), lower=True)
     return gram(half)
@@ -161,10 +159,10 @@ def balancing(
 
     Without it the balance of U against A, which ‖L‖_* needs and L does not show, converges like 1 − λ_L/σ a step.
     """
-    values, vectors = small_eigh(spread)
+    values, vectors = jnp.linalg.eigh(spread, symmetrize_input=False)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None]
     scaled = jnp.matmul(factor, root, precision=HIGHEST)
-    squares, rotation = small_eigh(gram(scaled))
+    squares, rotation = jnp.linalg.eigh(gram(scaled), symmetrize_input=False)
     squares, rotation = squares[::-1], rotation[:, ::-1]
     kept = squares > (jnp.finfo(squares.dtype).eps ** 2) * squares[0]
     scale = jnp.where(kept, jnp.where(kept, squares, 1) ** -0.25, 0)
@@ -179,7 +177,8 @@ def _certificate(
     directions = orthonormalize(state.factor)  # Â = A diag(1/s), completed where s = 0: `step` leaves A balanced
     squares = (state.factor**2).sum(0)
     rows, cross = contrast_products(clients, directions)
-    along = jnp.maximum(diagonal(cross), 0)  # of client and itself, too, where rounding leaves what it will
+    # Of a client and itself, too, where rounding leaves what it will.
+    along = jnp.maximum(jnp.diagonal(cross, axis1=2, axis2=3), 0)
     remainder = clients.project_out(directions)
     outside = pair_squared_distances(remainder.inner_products())
     kept = state.weights[..., None] * squares[None, None]
@@ -189,7 +188,7 @@ def _certificate(
     residual_norms = jnp.sqrt(outside + (left**2 * along).sum(-1))
     products = outside + (left * along).sum(-1)
     low_rank_gram = pair_sum(kept[..., :, None] * kept[..., None, :] * cross)
-    values, vectors = small_eigh(low_rank_gram)
+    values, vectors = jnp.linalg.eigh(low_rank_gram, symmetrize_input=False)
     values = jnp.sqrt(jnp.maximum(values[::-1], 0))
 
     weights = after(residual_weights(residual_norms, pair_weights, penalty), values)
@@ -238,7 +237,7 @@ def contrast_products(
     count, out, columns = rows.shape
     flat = rows.transpose(0, 2, 1).reshape(count * columns, out)
     table = gram(flat.T).reshape(count, columns, count, columns).transpose(0, 2, 1, 3)
-    own = diagonal(jnp.moveaxis(table, (0, 1), (2, 3))).transpose(2, 0, 1)
+    own = jnp.diagonal(table).transpose(2, 0, 1)
     return rows, own[:, None] + own[None, :] - table - table.transpose(1, 0, 2, 3)
 
 

@@ -38,9 +38,9 @@ class Collaboration(eqx.Module):
     def mse_factor_expected(self) -> Float[Array, " clients"]:
         """1 − φ_k θ_k + cost: what to expect, where the bound covers the worst case.
 
-        For errors of one law the cost of the members' principal row space is, to first order in the noise,
-        uncorrelated with the error of Theorem 4: outside the row space the cost depends on contrasts of the
-        clients' errors, the other on their mean. Ours, not the paper's.
+        For errors of one law this cost of the members' principal row space and the error of Theorem 4 are
+        uncorrelated, to first order. Outside the row space the cost depends on contrasts of the clients' errors, the
+        error on their mean. Not in the paper.
         """
         return self.mse_factor + self.cost
 
@@ -67,8 +67,10 @@ def projected_errors(
     E_⊥ = tr(M) − tr(AᵀMA) and E_A = tr(AᵀMA), with M = E[ΞᵀΞ] the p × p second moment of the client's error
     Ξ.
 
-    **Arguments:** `second_moments` [K, p, p], symmetric, positive semidefinite; `basis` [p, r], orthonormal
-    columns, zero columns allowed.
+    **Args:**
+
+    - `second_moments` [K, p, p], symmetric, positive semidefinite.
+    - `basis` [p, r], orthonormal columns, zero columns allowed.
 
     **Returns:** (outside [K], inside [K]).
 
@@ -96,15 +98,19 @@ def collaboration(
 
     H^(k) = E_⊥^(k) − Σ_{j∈C} E_⊥^(j)/|C|², φ_k = H^(k)/E_⊥^(k), θ_k = E_⊥^(k)/(E_⊥^(k) + E_A^(k)).
 
-    **Arguments:** `outside` E_⊥ [K] ≥ 0, `inside` E_A [K] ≥ 0, `members` [K], `cost` E_cost [K] ≥ 0 in the
-    same units (default: none, the true row space).
+    **Args:**
+
+    - `outside` E_⊥ [K] ≥ 0.
+    - `inside` E_A [K] ≥ 0.
+    - `members` [K].
+    - `cost` E_cost [K] ≥ 0 in the same units (default: none, the true row space).
 
     **Returns:** `Collaboration`. H and φ are negative for a client whose own error is below that of the
     average.
 
-    **Source:** CLAIR, (30), (31), (33). φ_k ≤ 1 − 1/|C|² for members, so φ_k < 1 as the paper says; the
-    factor of Theorem 4 is exact when the clients' errors are independent with mean zero, and the set is the
-    true one, which the theorem's statement leaves unsaid.
+    **Source:** CLAIR, (30), (31), (33). φ_k ≤ 1 − 1/|C|² for members, so φ_k < 1 as the paper says. The
+    factor of Theorem 4 is exact for the true set and independent errors of mean zero, which its statement leaves
+    unsaid.
 
     >>> import jax.numpy as jnp
     >>> from clairjax.alignment import collaboration
@@ -124,7 +130,11 @@ def even_mse_factor(members: Int[Array, ""] | int, rank: int, inputs: int) -> Fl
 
     1 − (|C| − 1)(p − r)/(|C| p), for errors of one law that are spread evenly over the p input directions.
 
-    **Arguments:** `members` |C| ≥ 1, `rank` r, `inputs` p.
+    **Args:**
+
+    - `members` |C| ≥ 1.
+    - `rank` r.
+    - `inputs` p.
 
     **Source:** CLAIR, Theorem 4, second display.
 
@@ -148,8 +158,11 @@ def decomposition_cost(
     and P̂ the estimated projector. The first term is the benign misalignment −Ē_0 P_⊥, zero when the row
     space is exactly shared.
 
-    **Arguments:** `estimates`, `weights` [K, q, p]; `members` [K]; `basis` [p, r̂] and `true_basis` [p, r],
-    orthonormal columns, zero columns allowed.
+    **Args:**
+
+    - `estimates` and `weights` [K, q, p].
+    - `members` [K].
+    - `basis` [p, r̂] and `true_basis` [p, r], orthonormal columns, zero columns allowed.
 
     **Returns:** [K], zero for a client that is no member.
 
@@ -187,7 +200,7 @@ def estimate_collaboration(
     errors. To first order in the noise the cost of the members' principal row space is E_cost^(k) = h_k ·
     T/(m q) with h_k the leverage of client k's block in the stacked (W^(k) − W̄) A, Σ h_k = r.
 
-    **Arguments:**
+    **Args:**
 
     - `weights` [K, q, p], `members` [K], `basis` [p, r]: of a CLAIR result. Zero columns of `basis` are
       padding.
@@ -197,11 +210,11 @@ def estimate_collaboration(
     **Returns:** `Collaboration`. With fewer than two members nothing is estimated: factors 1, never
     worthwhile.
 
-    **Source:** CLAIR, (29)–(34); the estimators are ours. They assume: the set is right; errors are
-    independent between clients; the signal is well above the noise in each shared direction (otherwise the
-    cost is underestimated); equal noise levels for the cost, not for the gain. A client's E_⊥ has relative
-    standard error about √(2/(q (p − r))); where it comes out negative it is set to 0 and the client is told
-    not to collaborate.
+    **Source:** CLAIR, (29)–(34); the estimators are not the paper's. They assume that the set is right and that
+    errors are independent between clients. The signal must be well above the noise in each shared direction:
+    otherwise the cost is underestimated. The cost assumes equal noise, too. A client's E_⊥ has a relative standard
+    error of about √(2/(q (p − r))). Where E_⊥ comes out negative it is set to 0: the client is told not to
+    collaborate.
 
     **Cost:** O(K q p r).
 

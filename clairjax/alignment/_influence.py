@@ -5,13 +5,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ._contrasts import pair_variances
 from ._distances import Distances
-from ._factored import small_eigh
 from ._unequal import squares_to_mean
 
 
 # Half width of the noise band, in units of 1/√freedom, and the most it can be.
 BAND, WIDEST_BAND = 3, 1.7
-# On the edge of noise: honest clients stay below 1.2 of it.
+# On the edge of noise: benign clients stay below 1.2 of it.
 SHIFT_MARGIN = 1.5
 SHIFTS = 3  # directions looked at
 LEAST_CLIENTS, LEAST_FREEDOM = 5, 4  # of an edge to speak of: members, and freedom of each
@@ -61,7 +60,8 @@ def common_shifts(
     to_mean, _ = squares_to_mean(squares, root**2)
     products = to_mean[:, None] + to_mean[None, :] - squares  # 2⟨W_j − W̄, W_k − W̄⟩
     pairs = root[:, None] * root[None, :]
-    values, vectors = small_eigh(jnp.where(pairs > 0, products * pairs, 0))  # others may be out of range
+    table = jnp.where(pairs > 0, products * pairs, 0)  # others may be out of range
+    values, vectors = jnp.linalg.eigh(table, symmetrize_input=False)
     # The |C| − 1 largest are the noise's; the others are zero.
     count = members.sum(dtype=jnp.int32)
     behind = jnp.arange(len(values) - 1, -1, -1, dtype=count.dtype)

@@ -11,14 +11,13 @@ from ._refit import PLAIN_GAP
 def level_ranks(weights: LowRankMatrices) -> LowRankMatrices:
     """Clients as the vote should see them where ranks differ; of equal ranks `weights` itself.
 
-    A client of larger rank carries noise in more directions. So it is further from everyone, whatever it learned,
-    and strangers of small rank look near beside it. Vote on what this gives, and refine `weights` as they are.
+    A client of larger rank carries noise in more directions. So it is further from everyone, whatever it learned, and
+    contaminated clients of small rank look near. Vote on what this gives, and refine `weights` as they are.
 
-    The level is the largest rank R that more than half of the clients reach: at a smaller one, of a few clients, the
-    others would lose what they share. Plain are a client's directions before the last gap in its spectrum, of a
-    factor of 4 between squares of singular values, or all of them without a gap. The middle client of those that
-    reach R has s plain directions, at most R. The first s of everyone stay. Those after them are noise, of which
-    everyone is given R − s directions:
+    The level is the largest rank R that more than half of the clients reach. At a smaller level most clients would
+    lose what they share. A gap is a factor of 4 between squares of singular values. A client's directions before the
+    last gap in its spectrum are plain; without a gap all are. The middle client of those that reach R has s plain
+    directions, at most R. The first s directions of everyone stay. The others are noise, and everyone is given R − s:
 
     - A client above the level keeps its R leading directions. The noise among them is its largest. It is scaled to a
       mean square that is the mean over all of the client's noise, less what more noise adds to the first s.
@@ -31,7 +30,7 @@ def level_ranks(weights: LowRankMatrices) -> LowRankMatrices:
     **Limits:** a client of a rank below s lacks a part of what others share, and can be voted out for it. Where R is s
     because most clients have no noise at all, none is drawn, and those who have some can look apart.
 
-    **Arguments:** `weights`, outside a trace: the ranks decide on shapes. A rank is that of the product; columns of
+    **Args:** `weights`, outside a trace: the ranks decide on shapes. A rank is that of the product; columns of
     zeros do not count.
 
     **Returns:** `LowRankMatrices` of the same type, of ranks up to R.

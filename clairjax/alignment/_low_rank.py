@@ -22,19 +22,21 @@ from ._reports import Reports, total
 class LowRankMatrices(Reports):
     """One matrix a client as a product of factors, W_k = scale_k · up_k · down_k: LoRA's scale · B · A.
 
-    **Arguments:**
+    **Args:**
 
     - `up` (B): [clients, out, rank], or one [out, rank_k] matrix a client; ranks may differ.
     - `down` (A): [clients, rank, in], or one [rank_k, in] matrix a client.
-    - `scale`: a number, or one a client.
+    - `scale`: a number, or [clients].
 
-    Of lists, the smaller factors are padded with zeros, which changes no product; `ranks` keeps their own ranks.
+    The smaller factors of a list are padded with zeros, which changes no product. `ranks` are those before padding.
 
-    Products and the program's optimum are those of the dense matrices. `clair` can differ in rank or members: its
-    noise here is known to be of the clients' ranks, where that of dense matrices is taken to fill them, so that a gap
-    can be significant there and not here; and where most clients are copies, what is left here can be rounding. Of
-    clients without any noise give the dense matrices, or the rank. Where ranks differ, a larger one alone sets a
-    client apart: vote on `clairjax.alignment.level_ranks` of them, and refine the matrices as they are.
+    Products and the program's optimum are those of the dense matrices. `clair` can differ in rank or members:
+
+    - Noise is of the clients' ranks here, and fills dense matrices. So a gap can be significant there and not here.
+    - Where most clients are copies, what is left here can be rounding.
+    - Of clients without noise give the dense matrices, or the rank.
+    - Where ranks differ, a larger rank alone sets a client apart. Vote on `clairjax.alignment.level_ranks` of the
+      clients, and refine the matrices as they are.
 
     **Raises:** `ValueError` for shapes that do not fit.
 
@@ -127,7 +129,7 @@ class LowRankMatrices(Reports):
         inside = along(down, basis)
         own_share = share[:, None, None]
         own = jnp.where(own_share == 1, down, inside + own_share * (down - inside))
-        # Others may be huge or not finite: their factors stay out of the mean altogether.
+        # Clients of weight 0 may be huge or not finite: their factors stay out of the mean altogether.
         each = weights[:, None, None]
         common_up = jnp.where(each > 0, self.up, 0).transpose(1, 0, 2).reshape(out, count * size)
         common_down = (jnp.where(each > 0, each * (down - inside), 0) / total(weights)).reshape(count * size, -1)

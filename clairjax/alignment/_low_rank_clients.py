@@ -5,25 +5,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._compile import after
 from .._precision import HIGHEST
 from ..kernels import gram
 from ..subspaces import along
 from ._clients import Clients, nonzero
-from ._contrasts import after, laplacian_times, pair_squared_distances
+from ._contrasts import laplacian_times, pair_squared_distances
 from ._majority import medoid
 
 
 class LowRankClients(Clients):
     """Clients as products of orthonormal columns and a few rows, shifted so that a central client is zero.
 
-    W_k − W_m = Q M_k + C_k R_k with Q the columns of the central client m, the same for all, and C_k those of client
-    k outside them. Orthonormal columns make every inner product as accurate as of the dense matrices, however badly
-    the factors are scaled; and after the shift the difference of two nearly equal clients is taken once, entry by
-    entry.
+    W_k − W_m = Q M_k + C_k R_k. Q are the columns of the central client m, the same for all. C_k are those of client k
+    outside Q. With orthonormal columns an inner product is as accurate as of dense matrices, however the factors are
+    scaled. After the shift the difference of two nearly equal clients is taken once, entry by entry.
 
-    All of CLAIR turns with the coordinates of rows and of columns. So where the clients' ranks add up to less than
-    `in`, rows are held by their coordinates in an orthonormal basis of the joint row space, `row_basis`, and
-    likewise columns, whose basis nobody asks for: an exact reduction to a problem of that size.
+    CLAIR turns with the coordinates of rows and of columns. Where the clients' ranks add up to less than `in`, rows
+    are held in an orthonormal basis of the joint row space, `row_basis`. So are columns, whose basis nobody asks for.
     """
 
     common_columns: Float[Array, "out rank"]  # Q, in coordinates of the joint column space
@@ -46,8 +45,7 @@ class LowRankClients(Clients):
     def times(self, basis: Float[Array, " in columns"]) -> Float[Array, "clients out columns"]:
         own = jnp.matmul(self.columns, jnp.matmul(self.rows, basis, precision=HIGHEST), precision=HIGHEST)
         common = jnp.matmul(self.common_rows, basis, precision=HIGHEST)
-        # A copy of Q for each client: without it the sum of two layouts is one loop that takes a second to compile.
-        columns = jnp.broadcast_to(self.common_columns, self.columns.shape)
+        columns = jnp.broadcast_to(self.common_columns, self.columns.shape)  # a batch, as the other product is
         return own + jnp.matmul(columns, common, precision=HIGHEST)
 
     def adjoint_times(self, rows: Float[Array, "clients out columns"]) -> Float[Array, " in columns"]:
@@ -86,18 +84,18 @@ class LowRankClients(Clients):
     def freedom(self, removed: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
         """The dimension of the out × (in − removed) matrices of a contrast's rank, twice the smallest of a client.
 
-        Of the same matrices dense it is taken to be out·(in − removed): there the vote holds smaller differences for
-        significant, and can exclude a client that it keeps here.
+        Of the same matrices dense it is taken to be out·(in − removed). There the vote holds smaller differences for
+        significant, and can leave out a client that is a member here.
         """
         out, in_ = self.whole[0], self.whole[1] - removed
         rank = jnp.minimum(2 * jnp.min(self.ranks).astype(in_.dtype), jnp.minimum(out, in_))
         return rank * (out + in_ - rank)
 
     def noise_rows(self, members: Bool[Array, " clients"], eigenvalues: Float[Array, " all"]) -> Int[Array, ""]:
-        """As many as there are directions: noise of low rank is that of few rows, and not of `out` a client.
+        """As many as there are directions: noise of low rank has few rows, not `out` a client.
 
-        Without noise the directions are those of the shared row space, no more than one client has. Then the rows
-        are all that the members could have, which leaves most eigenvalues at zero: each of the others is signal.
+        Without noise the directions are those of the shared row space, no more than one client has. Then rows are as
+        many as the members could have. So most eigenvalues are zero, and each of the others is signal.
         """
         most = jnp.sum(jnp.where(members, self.ranks, 0))
         directions = nonzero(eigenvalues).astype(most.dtype)
@@ -138,7 +136,7 @@ def reduced(
     def outside(columns: Array, inside: Array) -> Array:
         return columns - jnp.einsum("qm,kmr->kqr", common_columns, inside, precision=HIGHEST)
 
-    # Twice: what once leaves of the columns inside is rounding of the whole, not of what is left.
+    # Twice: after the first time, what is left of the columns inside is rounding of the whole.
     first = inside(up)
     left = outside(up, first)
     second = inside(left)

@@ -26,12 +26,17 @@ class _State(NamedTuple):
 class Multipliers(Solver):
     """The noiseless program: min λ_L ‖L‖_* + λ_S Σ_g ‖S_g‖_F subject to L_g + S_g = D_g, by multipliers.
 
-    It is not the penalty limit of (7), whose row space is off in proportion to the penalties. Only the ratio of the
-    two penalties matters to the minimiser: `penalty_ratio_interval` tells the ratios for which Theorem 1 promises the
-    shared row space. `optimality` is the larger of the relative duality gap (told to √eps) and of ‖D − L − S‖/‖D‖.
-    `residual_norms` are those of the sparse part; pair weights have no place in this program.
+    The limit of (7) at small penalties is another program: its row space is off in proportion to the penalties. Here
+    the minimiser depends on the ratio of the two penalties alone. `penalty_ratio_interval` has the ratios for which
+    Theorem 1 promises the shared row space. Pair weights are not used.
 
-    **Args:** `max_steps` (static). `rtol`: stop when `optimality` is at or below it; None means eps^0.6 of the dtype.
+    `optimality` is the larger of ‖D − L − S‖/‖D‖ and of the relative duality gap, which is told to √eps.
+    `residual_norms` are those of the sparse part.
+
+    **Args:**
+
+    - `max_steps` (static).
+    - `rtol`: stop when `optimality` is at or below it. None means eps^0.6 of the dtype.
 
     **Source:** CLAIR (24), Theorem 1; the alternating direction method of multipliers.
 

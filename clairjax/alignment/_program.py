@@ -17,9 +17,10 @@ from ._contrasts import pair_sum
 class Penalty(eqx.Module):
     """Weights of the two penalties of the convex program.
 
-    **Args:** `low_rank` (the paper's λ_L) multiplies the nuclear norm of the stacked low-rank part, `sparse` (λ_S)
-    the sum of block Frobenius norms of the sparse part. Both positive scalars, in the units of the weights times
-    a pair weight. Negative or zero values are refused by `decompose` and `clair`.
+    **Args:** positive scalars in the units of the weights times a pair weight; `decompose` and `clair` refuse others.
+
+    - `low_rank` (the paper's λ_L) multiplies the nuclear norm of the stacked low-rank part.
+    - `sparse` (λ_S) multiplies the sum of block Frobenius norms of the sparse part.
 
     **Source:** CLAIR (7). Section 7 of the paper uses low_rank = c1·K^(−1/2), sparse = c2·K^(−3/2).
     """
@@ -36,7 +37,7 @@ class Decomposition(eqx.Module):
       zeros beyond `rank`;
     - `rank`: singular values whose penalty exceeds what the certificate can resolve (traced integer);
     - `singular_values` [max_rank], in the same order;
-    - `residual_norms` [clients, clients]: ‖D_jk − L_jk‖_F, what the low-rank part leaves of each contrast; the
+    - `residual_norms` [clients, clients]: ‖D_jk − L_jk‖_F, what the low-rank part leaves of each contrast. The
       sparse part is its block soft threshold at sparse/pair_weight;
     - `optimality`: duality gap over objective, 0 at the optimum. The objective is within this fraction of the
       minimum, up to rounding;
@@ -59,8 +60,7 @@ class Decomposition(eqx.Module):
 
 
 class Start(NamedTuple):
-    """Where `Factored` may begin. Both are needed: from the factor alone the Huber weights have to be found again,
-    which takes as many steps as from anywhere."""
+    """Where `Factored` may begin. From the factor alone it takes as many steps as from anywhere, for the weights."""
 
     factor: Float[Array, " in max_rank"]
     weights: Float[Array, "clients clients"]  # Huber weights of the contrasts
@@ -109,9 +109,9 @@ def certify(
     With R = D − L and Z_g = min(ω_g, λ_S/‖R_g‖) R_g, the Fenchel dual of (7) is max ⟨Z, D⟩ − ½ Σ ‖Z_g‖²/ω_g over
     ‖Z_g‖_F ≤ λ_S and ‖Z‖_op ≤ λ_L. Z meets the first; scaled by min(1, λ_L/‖Z‖_op) it meets the second.
 
-    The dual is strongly concave, so a gap δ puts the best Z within √(2 δ max ω) of this one; and each direction v of
-    the best row space has ‖Zv‖ = λ_L at the best Z. So a direction is not one of them if δ is below `exclusion`,
-    (λ_L − ‖Zv‖)²/(2 max ω): gap-safe screening (Ndiaye et al., 2017), for the nuclear norm.
+    The dual is strongly concave: a gap δ puts the best Z within √(2 δ max ω) of this Z. Each direction v of the best
+    row space has ‖Zv‖ = λ_L at the best Z. So v is none of its directions if δ is below `exclusion`, which is
+    (λ_L − ‖Zv‖)²/(2 max ω). This is gap-safe screening (Ndiaye et al., 2017), for the nuclear norm.
 
     `basis` and `singular_values` are L's, `residual_contrast_products` holds ⟨R_g, D_g⟩, `dual_norm` is ‖Z‖_op and
     `dual_lengths` the ‖Zv‖ of the basis.
@@ -136,10 +136,14 @@ def leading(basis: Float[Array, " in max_rank"], rank: Int[Array, ""]) -> Float[
 
 
 def decomposition(certificate: Certificate, outcome: Outcome, penalty: Penalty, rtol: ScalarLike) -> Decomposition:
-    """The public result. A direction counts as zero if its penalty is within the tolerance of the objective, if its
-    singular value, which comes by way of a Gram, is within 8 √eps of the largest, or if the gap excludes it.
+    """The public result. A direction counts as zero in three cases.
 
-    Where the gap stays open and no column of the bound on the rank is zero, the bound is what holds it open."""
+    - Its penalty is within the tolerance of the objective.
+    - Its singular value is within 8 √eps of the largest: it comes by way of a Gram.
+    - The gap rules it out.
+
+    Where the gap stays open and no column up to the bound on the rank is zero, the bound holds the gap open.
+    """
     objective, optimality, basis, values, residual_norms, exclusion = certificate
     kept = penalty.low_rank * values > 10 * rtol * objective
     kept &= values > 8 * jnp.sqrt(jnp.finfo(values.dtype).eps) * values[0]

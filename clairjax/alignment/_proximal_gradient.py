@@ -23,12 +23,14 @@ class ProximalGradient(Solver):
 
     A step is R = D − L − S, L ← SVT(L + t ω R; t λ_L), S ← BST(S + t ω R; t λ_S) from L = S = 0.
 
-    **Args:** `step`: the constant t; None means 1/(2 max ω), the inverse of the Lipschitz constant.
-    `backtracking` (static): start from `step`, halve t until the quadratic bound holds and let it grow by 1.2 a
-    step; worth it only where pair weights differ much. `accelerate` (static): eliminate S, whose best value is the
-    block soft threshold of D − L, so that t may be 1/max ω, and extrapolate with restart: the same optimum in
-    several times fewer steps. `max_steps` (static). `rtol`: stop when the relative duality gap is at or below it;
-    None means eps^0.6 of the dtype (4e-10 in float64, 7e-5 in float32).
+    **Args:**
+
+    - `step`: the constant t; None means 1/(2 max ω), the inverse of the Lipschitz constant.
+    - `backtracking` (static): halve t until the quadratic bound holds, and let it grow by 1.2 a step. It pays only
+      where pair weights differ much.
+    - `accelerate` (static): eliminate S, so that t may be 1/max ω, and extrapolate with restart. The optimum is the
+      same, in several times fewer steps.
+    - `max_steps`, `rtol`: as of `Factored`.
 
     **Source:** CLAIR Algorithm 1, (20)-(21). Departs from print: the paper runs a given number of steps; here a
     duality gap, taken every 10 steps, says when to stop.

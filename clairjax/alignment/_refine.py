@@ -63,18 +63,18 @@ def refine(
     has the least noise, if the noise variance is in proportion to 1/samples.
 
     With `shrink` every s_k is the positive part of a James–Stein factor, 1 − v_k (d − 2)/‖(W_k − W̄)P⊥‖² with
-    d = q(p − r). v_k is the noise variance of an entry: σ̂² over the client's samples, for a member times
-    1 − 1/|C|, or 1 less its share of the samples, because its own noise is in W̄. σ̂² is the members' mean square
-    outside the row space, times samples, on (|C| − 1)d degrees of freedom. It assumes noise close to white, and that
-    the row space is known. A client far from the members is then left alone and one within the noise is pooled.
-    Only members enter W̄ and σ̂², so that no value a contaminated client reports changes a member's result.
+    d = q(p − r). v_k is the noise variance of an entry, σ̂² over the client's samples. A member's own noise is in W̄:
+    its v_k is multiplied by 1 less its share of the samples, 1 − 1/|C| for equal samples. σ̂² is the members' mean
+    square outside the row space, times samples, on (|C| − 1)d degrees of freedom. The factor assumes that noise is
+    close to white and that the row space is known. So a client far from the members is left alone, and a client within
+    the noise is pooled. Only members enter W̄ and σ̂²: no report of a contaminated client changes a member's result.
 
     **Args:**
 
     - `weights` [clients, out, in] or `LowRankMatrices`, float32 or float64, at least three clients.
     - `members` [clients], of `elect`, of many layers together, or known.
-    - `basis` [in, columns]: of the shared row space, orthonormal columns, some of them zero; None takes the members'
-      principal directions, as `elect` refits them.
+    - `basis` [in, columns]: of the shared row space, orthonormal or zero columns; None takes the members' principal
+      directions, as `elect` refits them.
     - `rank` (static): of the row space where `basis` is None; None finds it, up to the default solver's max_rank.
     - `shared` (static): as in `elect`; with `"columns"` a basis is [out, columns].
     - `shrink` (static).
@@ -146,8 +146,11 @@ def refined(
     *,
     shrink: bool,
 ) -> Any:
-    """`refine` of reports that are turned already. `weights` are above 0 for members; who is `kept` does not change
-    without shrinkage, and no member of them changes with it. Where nobody is a member nothing changes."""
+    """`refine` of reports that are turned already. `weights` are above 0 for members.
+
+    Without shrinkage who is `kept` does not change; with it, no member of them does. Where nobody is a member nothing
+    changes.
+    """
     share = kept.astype(reports.dtype)
     if shrink:
         own = _own_shares(reports, weights, variances, basis, rank)

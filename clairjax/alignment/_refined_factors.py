@@ -10,8 +10,8 @@ from .._precision import HIGHEST
 class RefinedFactors(eqx.Module):
     """Refined clients: W̃_k = own_up_k own_down_k + common_share_k · common_up common_down.
 
-    The first product is what the client keeps of its own, of its rank; the second is the members' mean outside the
-    shared row space, of rank up to the sum of theirs and the same for all. `dense` forms the matrices and
+    The first product is what the client keeps of its own, of its rank. The second is the members' mean outside the
+    shared row space, the same for all, of rank up to the sum of the members' ranks. `dense` forms the matrices.
     `clairjax.alignment.compress` gives factors of a chosen rank.
     """
 

@@ -31,10 +31,10 @@ def refit_members(clients: Clients, weights: Float[Array, " clients"], max_rank:
 
     Members have a weight above 0: in proportion to it they count in the mean and about it.
 
-    The program's basis is biased by its penalties and by what the contaminated pairs put into it; the members
-    alone give the least-squares estimate. With `rank` None it is found against the members' noise floor. Noise far
-    from white, as that of trained LoRA factors is, has none: then signal seems to reach `max_rank` or more than half
-    of the spectrum, and the widest gap decides instead, if there is a plain one.
+    The program's basis is biased by its penalties and by contaminated clients. The members alone give the estimate of
+    least squares. With `rank` None the rank is found against the members' noise floor. Noise far from white, as that
+    of trained LoRA factors, has no floor. Then signal seems to reach `max_rank`, or more than half of the spectrum. A
+    plain gap decides instead, the widest.
     """
     count, _, _ = clients.shape
     members = weights > 0

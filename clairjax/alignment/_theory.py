@@ -45,7 +45,7 @@ def corrupted_pairs(members: Bool[Array, " clients"]) -> Int[Array, ""]:
 
     s = K(K − 1)/2 − |C|(|C| − 1)/2.
 
-    **Arguments:** `members` [K], the benign clients C.
+    **Args:** `members` [K], the benign clients C.
 
     **Returns:** an integer in [0, K(K − 1)/2].
 
@@ -66,13 +66,16 @@ def incoherence(
 ) -> Float[Array, ""]:
     """How far one pair of clients dominates the shared signal: 1 when all pairs carry the same share.
 
-    With U an orthonormal basis of the column space of the stacked benign contrasts (W^(j) − W^(k)) P_A, and
-    zero blocks for the other pairs, it is the smallest μ with max_g ‖U_g‖_F² ≤ μ r/G, for r the rank and G
-    all pairs. The Gram of the stack is |C| Σ_k C_kᵀ C_k with C_k = (W^(k) − W̄) A, so nothing of the stack's
-    length is formed.
+    U is an orthonormal basis of the column space of the stacked benign contrasts (W^(j) − W^(k)) P_A, with zero
+    blocks for the other pairs. Incoherence is the smallest μ with max_g ‖U_g‖_F² ≤ μ r/G, for r the rank and G all
+    pairs. The Gram of the stack is |C| Σ_k C_kᵀ C_k with C_k = (W^(k) − W̄) A, so nothing of the stack's length is
+    formed.
 
-    **Arguments:** `weights` [K, q, p], true or estimated; `members` [K]; `basis` [p, r], orthonormal columns,
-    zero columns allowed.
+    **Args:**
+
+    - `weights` [K, q, p], true or estimated.
+    - `members` [K].
+    - `basis` [p, r], orthonormal columns, zero columns allowed.
 
     **Returns:** μ ≥ G/(G − s); 1 where the members' contrasts vanish.
 
@@ -110,16 +113,18 @@ def column_overlap(
     corrupted pairs. It equals 1 − λ_min(T^{-1/2} B T^{-1/2}) with T the r × r Gram of all blocks and B that
     of the benign ones.
 
-    **Arguments:** `weights` [K, q, p], true or estimated; `members` [K]; `basis` [p, r], orthonormal columns,
-    zero columns allowed.
+    **Args:**
+
+    - `weights` [K, q, p], true or estimated.
+    - `members` [K].
+    - `basis` [p, r], orthonormal columns, zero columns allowed.
 
     **Returns:** ρ in [0, 1]; 0 where no contrast has a part in the row space.
 
-    **Source:** CLAIR, Lemma 1, for the component L_A = D P_A of (18). Departs from print: for the L_0 of
-    (11), whose corrupted blocks are zero, ρ is 0 whatever the data, so Lemma 2 holds without its condition;
-    L_A is the decomposition for which ρ < 1 says what Lemma 1 means by it, that benign contrasts alone span
-    the row space. The bound ρ ≤ s μ r/G needs a μ over all pairs of the same decomposition, not that of
-    `incoherence`.
+    **Source:** CLAIR, Lemma 1, for the component L_A = D P_A of (18). Departs from print: the L_0 of (11) has zero
+    blocks for corrupted pairs. So its ρ is 0 whatever the data, and Lemma 2 holds without its condition. For L_A,
+    ρ < 1 says what Lemma 1 means by it: benign contrasts alone span the row space. The bound ρ ≤ s μ r/G needs a μ
+    over all pairs of the same decomposition, not that of `incoherence`.
 
     **Cost:** O(K q p r).
 
@@ -160,7 +165,7 @@ def penalty_ratio_bounds(
 
     largest for b → 1, and not empty exactly when x < b/4.
 
-    **Arguments:**
+    **Args:**
 
     - `incoherence`: μ > 0. `rank`: r. `corrupted_pairs`: s ≥ 0. `pairs`: G = K(K − 1)/2.
     - `row_slack`: a in (0, 1), by how much the dual certificate stays below λ_L outside the tangent space;
@@ -222,7 +227,10 @@ def vote_share_interval(members: int, clients: int) -> tuple[float, float] | Non
     ((|C^c| − 1)/(K − 1), (|C| − 1)/(K − 1)], the lower end excluded and the upper one included: a member
     agrees with the |C| − 1 others, a contaminated client with at most the |C^c| − 1 others.
 
-    **Arguments:** `members` |C| in [1, K]; `clients` K ≥ 2.
+    **Args:**
+
+    - `members` |C| in [1, K].
+    - `clients` K ≥ 2.
 
     **Returns:** (lower, upper), or None where the members are no strict majority.
 

@@ -15,10 +15,10 @@ from ._majority import majority_reach, votes_needed
 from ._program import Penalty, Start, leading
 
 
-# λ_L as a share of the smallest value that makes the low-rank part vanish: from dense to sparse, because a column
-# of the factor that has shrunk to zero does not come back.
+# λ_L as a share of the smallest value that makes the low-rank part vanish. From dense to sparse: a column of the
+# factor that has shrunk to zero does not come back.
 PATH = (0.45, 0.53, 0.62, 0.72, 0.85)
-# Fewer will do where the noise is low. With 4, strangers among clients of mixed ranks are let in at higher noise.
+# With 4, contaminated clients among clients of mixed ranks become members where the noise is high.
 STEPS_A_PENALTY = 12
 # Huber threshold as a share of the contrasts within a majority: small, so that contaminated pairs pull little.
 THRESHOLD_SHARE = 0.1
@@ -42,16 +42,17 @@ def tune(
 ) -> Tuned:
     """Walk a path of λ_L at fixed λ_S; keep the penalty whose row space leaves a majority closest together.
 
-    λ_S is a tenth of the weighted contrasts within a majority (the reach of `majority_reach`: with the median over
-    pairs, outsiders beyond 29 % of the clients would set it). So the loss is close to Σ‖D_g − L_g‖_F and the path
-    needs no noise level: L = 0 is optimal from λ_L = λ_S ‖stack of D_g/‖D_g‖‖_op on, and the path is a fixed set of
-    shares of that. Each penalty gets `STEPS_A_PENALTY` steps from where the one before ended. For each λ_L and each
-    number r of leading directions the score is the log of the (h + 1)-th smallest m_k² per degree of freedom,
-    q(p − r), where m_k is the off-subspace distance from client k to its h-th nearest: a least trimmed squares
-    criterion, which no minority can lower. Squares are over the noise variance of their pair. More directions always
-    lower it a little by fitting noise, so the smallest r is taken whose score is within two standard deviations of the
-    best, and for it the largest λ_L within one; see `_select` for noise that is far from white. r is at most half of
-    p: the rest must show the noise.
+    λ_S is a tenth of the weighted contrasts within a majority, of `majority_reach`. The median over pairs would be set
+    by contaminated clients that are more than 29 %. The loss is then close to Σ‖D_g − L_g‖_F, and the path needs no
+    noise level: L = 0 is optimal from λ_L = λ_S ‖stack of D_g/‖D_g‖‖_op on. The path is a fixed set of shares of that.
+    Each penalty gets `STEPS_A_PENALTY` steps from where the penalty before it ended.
+
+    Each λ_L and each number r of leading directions has a score. Let m_k be the off-subspace distance from client k to
+    its h-th nearest, with squares over the noise variance of their pair. The score is the log of the (h + 1)-th
+    smallest m_k² per degree of freedom, q(p − r). No minority can lower this least trimmed squares criterion. More
+    directions lower it a little by fitting noise. So the smallest r is taken whose score is within two standard
+    deviations of the best, and for it the largest λ_L within one. `_select` sees to noise far from white. r is at most
+    half of p: the rest must show the noise.
     """
     count, _, in_ = clients.shape
     distances = pair_squared_distances(clients.inner_products())
@@ -95,8 +96,8 @@ def _select(
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
     """The smallest rank, and for it the largest penalty, that noise cannot tell from the best score.
 
-    A rank above half of those tried says that the noise has fewer dimensions than white noise would, as that of
-    trained LoRA factors has: then every direction lowers the score, and those that are shared do so most.
+    A rank above half of those tried says that the noise has fewer dimensions than white noise, as that of trained LoRA
+    factors. Then every direction lowers the score, and shared directions do so most.
     """
     variance = 2 / jnp.maximum(freedom, 1)  # of the log of a mean square
     if rank is None:

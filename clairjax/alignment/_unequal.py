@@ -6,9 +6,9 @@ from jaxtyping import Array, Bool, Float, Int
 from ._reports import total
 
 
-# A member declines if its noise is below this many times the mean's, and below the members' by this many standard
-# deviations: with few members, chance makes one look quiet. Who has more of the weight than that is not judged: what
-# the mean does to it hardly shows.
+# A member declines if its noise is below this many times the mean's, and this many standard deviations below the
+# members'. With few members, chance makes a client look quiet. A client with more of the weight than `MOST_WEIGHT` is
+# not judged: what the mean does to it hardly shows.
 BELOW_MEAN, DEVIATIONS = 1.5, 3
 MOST_WEIGHT = 0.45
 

@@ -13,12 +13,11 @@ from ._majority import votes_needed
 
 
 # Widths that noise does not reach, in units of 1/√freedom: √2 standard deviations of the log distance of two clients
-# that differ by noise alone. Where noise is unequal a noisy client's own part of it is in all of its distances, and
-# does not average out.
+# that differ by noise alone. Where noise is unequal, a noisy client's own part is in all of its distances.
 GAP = 3
 UNEQUAL_GAP = 5
-# No member is this many times further from its h-th nearest than a majority is. Honest clients with heavy tails, or
-# trained ones, reach 2.2; what is let in between weighs less.
+# No member is this many times further from its h-th nearest than a majority is. Benign clients with heavy tails, or
+# trained clients, reach 2.2. Members between the two weigh less.
 FAR = 3
 
 
@@ -63,14 +62,14 @@ def majority_vote(
 ) -> Ballot:
     """The vote (8) at a threshold found in the data: the first significant gap above a majority.
 
-    Let h be the number of votes needed and m_k the distance from client k to its h-th nearest. Sorted, the first
-    h + 1 of the m_k belong to a majority if there is one. The threshold is set in the first gap above them, in
-    log distance, that is wider than both `GAP`/√freedom, four standard deviations of the log distance of two
-    clients that differ by noise, and the spread of the m_k below it. It is at most `FAR` times the (h + 1)-th of the
-    m_k. Without such a gap, and with nobody so far, everyone is a member.
+    Let h be the number of votes needed and m_k the distance from client k to its h-th nearest. Sorted, the first h + 1
+    of the m_k belong to a majority if there is one. The threshold is in the first wide gap above them, in log
+    distance. A wide gap exceeds the spread of the m_k below it, and `GAP`/√freedom. That is four standard deviations
+    of the log distance of two clients that differ by noise. The threshold is at most `FAR` times the (h + 1)-th of the
+    m_k. Without a wide gap, and with nobody so far out, everyone is a member.
 
-    A majority is not identified if half of the clients or more are members in tight groups of a third or more: the
-    others may be the strangers as well. Copies, exact or near, do not count as a group.
+    No majority is identified if half of the clients are members in tight groups of a third or more. The others may
+    be contaminated as well. Copies, exact or near, are no group.
 
     **Args:** `off_subspace`, ‖D_jk P⊥‖_F in units of the pair's noise; `separations`, ‖D_jk‖_F; `freedom`, q(p − r);
     `vote_share`; `variances`, of the clients' noise.
@@ -90,7 +89,7 @@ def majority_vote(
 def _first_gap(
     off_subspace: Float[Array, "clients clients"], found: Distances, variances: Float[Array, " clients"]
 ) -> Float[Array, ""]:
-    """The threshold: the middle of the first gap that is wide, or what nobody honest reaches."""
+    """The threshold: the middle of the first gap that is wide, or what no benign client reaches."""
     order = jnp.sort(found.reach)
     gaps = jnp.diff(order)
     position = jnp.arange(len(gaps), dtype=found.needed.dtype)
