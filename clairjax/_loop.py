@@ -41,9 +41,9 @@ def iterate(
 ) -> tuple[State, Certificate, Outcome]:
     """Apply `step` until `certify(state).optimality <= rtol`, looking after each block of `check_every` steps.
 
-    The certificate is taken once a block rather than under a `cond` on the step counter: under `vmap` both sides
-    of a `cond` run, which would pay for it at each step. It is carried, so that the last one need not be taken
-    again. A non-finite certificate ends the loop: `diverged`. `steps` counts whole blocks.
+    The certificate is taken once a block. Under a `cond` on the step counter it would be taken at each step: under
+    `vmap` both sides of a `cond` run. It is carried, so that the last certificate need not be taken again. A
+    non-finite certificate ends the loop: `diverged`. `steps` counts whole blocks.
     """
     check_every = min(check_every, max_steps)
     blocks = -(-max_steps // check_every)

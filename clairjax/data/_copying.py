@@ -33,8 +33,8 @@ class Copying(eqx.Module):
 
     Letters 0, …, `letters` − 1 have probability proportional to (a + 1)^(−`exponent`); the token `letters` is the
     padding. The length L of u is drawn from `lengths` with probabilities proportional to `length_weights`. Before,
-    between and after the copies lie c₁, c₂ − c₁ and T − 2L − c₂ letters, where c₁ < c₂ is a uniformly drawn pair of
-    distinct numbers among 0, …, T − 2L − 1: the background before may be empty, the other two are not.
+    between and after the copies lie c₁, c₂ − c₁ and T − 2L − c₂ letters. The pair c₁ < c₂ is drawn uniformly from the
+    distinct numbers among 0, …, T − 2L − 1. So only the background before may be empty.
 
     `kind` (static) changes the task:
 

@@ -22,9 +22,8 @@ class SharedSubspace(eqx.Module):
     """Linear regressions y = w_iᵀ Bᵀ x with one column-orthonormal B for all clients.
 
     Inputs are standard normal. Heads are uniform on the sphere of radius √rank, then scaled coordinate by
-    coordinate from `condition` down to 1, evenly: over many clients the singular values of the heads divided
-    by √clients tend to these factors, so that s_k = 1 and s_1/s_k = `condition`, and no head is longer than
-    `condition · √rank`.
+    coordinate from `condition` down to 1, evenly. Over many clients the singular values of the heads divided by
+    √clients tend to these factors: s_k = 1 and s_1/s_k = `condition`. No head is longer than `condition · √rank`.
 
     **Arguments** (sizes, all static): `clients` n ≥ 1, `samples` m ≥ 1 per client, `features` d > rank,
     `rank` k ≥ 1. Traced: `condition` κ ≥ 1, `noise` ≥ 0, the standard deviation added to the targets.
@@ -32,7 +31,7 @@ class SharedSubspace(eqx.Module):
     **Raises:** `ValueError` for sizes outside these ranges.
 
     **Source:** CENTAUR, section 5 (the linear representation problem; assumptions 5.1 and 5.2 with μ = κ).
-    The paper has `noise` = 0 and prints no experiment on this model; the law of the heads is ours.
+    The paper has `noise` = 0 and prints no experiment on this model; the law of the heads is not the paper's.
 
     **Cost:** O(n m d) time and memory.
 

@@ -53,9 +53,9 @@ class MultiResponse(eqx.Module):
 
     **Raises:** `ValueError` for sizes outside these ranges.
 
-    **Source:** CLAIR, section 7. Departs from print: the paper says that Z's entries are uniform on [−1, 1],
-    but the FedAvg columns of its Table 1 come out only with unit variance, so `"normal"` is the default and
-    the printed law is the option. The paper does not say which clients are contaminated.
+    **Source:** CLAIR, section 7. Departs from print: the paper's Z has entries uniform on [−1, 1], but the
+    FedAvg columns of its Table 1 come out only with unit variance. So `"normal"` is the default, and the printed law
+    the option. The paper does not say which clients are contaminated.
 
     **Cost:** O(K n p (p + q)) time, O(K n (p + q)) memory.
 

@@ -28,9 +28,9 @@ class Scheme(eqx.Module):
 class Shards(Scheme):
     """Each class is cut into shards of equal size, and every client gets `per_client` shards at random.
 
-    A client may get two shards of one class, as in the papers' code: of 5 out of 10 classes, 70 % of the clients have
-    a repeat. With C classes a class is cut into clients · `per_client` / C shards, or one more where that is not
-    whole.
+    A client may get two shards of one class, as in the papers' code. With 5 shards of 10 classes, 70 % of the
+    clients have a repeat. With C classes a class is cut into clients · `per_client` / C shards, or one more where that
+    is not whole.
 
     **Source:** FLUTE, 7.2 and CENTAUR, 6 (`per_client` is m, and S).
     """

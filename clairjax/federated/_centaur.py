@@ -22,8 +22,8 @@ class Centaur(LocalStrategy, PrivateStrategy):
     - `tune`: epochs in which a client fits its head before it uses its model.
     - `head_local`: how heads are trained, if not as bodies: CENTAUR's code augments the images for heads alone.
 
-    **Source:** CENTAUR, Algorithms 1 and 2, and B. Departs from print: the head takes `head_epochs` epochs from where
-    it was, and is not brought to its minimum, as in the authors' code, which has 15.
+    **Source:** CENTAUR, Algorithms 1 and 2, and B. Departs from print, as the authors' code, which has 15: the head
+    takes `head_epochs` epochs from where it was, and is not brought to its minimum.
 
     >>> from clairjax.federated import Centaur, Privacy
     >>> strategy = Centaur(Privacy(0.01, epsilon=1.0))

@@ -28,8 +28,8 @@ class TwoHeads(eqx.Module):
 class FedRoD(LocalStrategy):
     """Body and generic head are trained on the balanced softmax, and averaged; a personal head is added for own use.
 
-    With n_c samples of class c at a client, the balanced softmax is the cross-entropy of logits + log n_c: what a
-    model of classes that were all alike would need. The personal head is trained with the sum of both on the plain
+    With n_c samples of class c at a client, the balanced softmax is the cross-entropy of logits + log n_c. A model of
+    equally frequent classes would need that. The personal head is trained with the sum of both on the plain
     cross-entropy; its gradient does not reach body and generic head. It starts at 0.
 
     - `local`: how a client trains; `epochs`: of a round.

@@ -39,9 +39,9 @@ class Flute(LocalStrategy):
 
     The model is a `models.Classifier`: the head is its last layer.
 
-    **Source:** FLUTE, Algorithm 2, (49) and 7.2. As in the authors' code: λ₁ = 0.005 on a sample's feature before
-    dropout (it is 0.0005 there, on the sum over a batch of 10), the server's step is on the mean NC, of rate 0.5, and
-    on weights, not biases; NC has all classes for m. None of these numbers is printed.
+    **Source:** FLUTE, Algorithm 2, (49) and 7.2. None of these numbers is printed; they are those of the authors'
+    code. λ₁ = 0.005 is on a sample's feature before dropout: there it is 0.0005 on the sum over a batch of 10. The
+    server's step is on the mean NC, of rate 0.5, and on weights, not biases. NC has all classes for m.
 
     >>> from clairjax.federated import Flute
     >>> star = Flute(head_epochs=10)

@@ -77,8 +77,11 @@ class History(eqx.Module):
 def evaluate(run: History, strategy: Strategy | None = None) -> Float[np.ndarray, " clients"]:
     """Each client's accuracy after the last round: the share of its test samples that its own model gets right.
 
-    **Arguments:** `run`, of `train`; `strategy`: one that goes on from what the run's clients and server hold, such as
-    the run's with more epochs of tuning; the run's own if not given.
+    **Args:**
+
+    - `run`, of `train`.
+    - `strategy`: the run's own if not given. Another must go on from what the run's clients and server hold, such as
+      the run's with more epochs of tuning.
 
     **Returns:** [clients], NaN for a client without test samples. The mean weighted by `run.federation.test.counts` is
     what `accuracies` has.

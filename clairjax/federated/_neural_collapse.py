@@ -21,11 +21,11 @@ def neural_collapse(
     - `local`: m is the number of the client's own classes, not of all.
 
     **Returns:** the distance, in [0, 2]. Its derivative is 0 where the distance is, and where the head is 0. With all
-    classes for m it cannot be 0 for a client that lacks some: at best 0.573 for 2 of 10, 0.313 for 5 of 10. With
+    classes for m it cannot be 0 for a client that lacks some. At best it is 0.573 with 2 of 10, 0.313 with 5. With
     `local` and one class there is no simplex, and it is NaN.
 
-    **Source:** FLUTE, (51); with `local` (57) and Averaged Local NC2 of C.2. Departs from print: m is there both the
-    number of classes of a client and of all; here it is all classes unless `local`, as in the authors' code.
+    **Source:** FLUTE, (51); with `local` (57) and Averaged Local NC2 of C.2. Departs from print, where m is both the
+    number of classes of a client and of all. Here it is all classes unless `local`, as in the authors' code.
 
     **Cost:** classes² · features multiplications.
 

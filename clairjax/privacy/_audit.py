@@ -34,10 +34,10 @@ class Audit(eqx.Module):
     """What the attacks proved, each at `confidence` on its own: a claimed ε below `epsilon` is refuted.
 
     - `epsilon`: lower bound at δ, whatever the mechanism; `attack` is the test that gave it.
-    - `gaussian_epsilon`: sharper lower bound, for a mechanism whose worst case is one Gaussian against a shifted one
-      (Gaussian releases of which every user is in every round): it refutes the claimed shift μ, and with it the
-      claimed ε at every δ. It says nothing about a sampled mechanism, whose curve is not of this form.
-      `gaussian_mu` is the shift it found, `gaussian_attack` the test.
+    - `gaussian_epsilon`: sharper lower bound, where the worst case is one Gaussian against a shifted Gaussian:
+      Gaussian releases with every user in every round. It refutes the claimed shift μ, and with it the claimed ε at
+      every δ. It says nothing about a sampled mechanism, whose curve is not of this form. `gaussian_mu` is the shift
+      it found, `gaussian_attack` the test.
     - `canary`: of those that a `GaussianCanary` has, the one that found it; empty for a release of your own.
     - `scores` [world, run], for a histogram.
     """
@@ -77,8 +77,8 @@ def audit(
     """Lower bound on a mechanism's ε, from runs with a canary user in one state or another.
 
     The mechanism runs `runs` times in each of two neighbouring worlds. An attacker says "second world" where the
-    score of a run is above (or below) a threshold, which the first half of the runs chooses and the second half
-    judges. With both error rates at most their Clopper–Pearson bounds α and β, at tail (1 − confidence)/2 each,
+    score of a run is above a threshold, or below it. The first half of the runs chooses the threshold, the second half
+    judges it. With both error rates at most their Clopper–Pearson bounds α and β, at tail (1 − confidence)/2 each,
     (ε, δ)-privacy needs ε ≥ log((1 − δ − β)/α) and ε ≥ log((1 − δ − α)/β). And a mechanism of which every attack is
     one on N(0, 1) against N(μ, 1) needs μ ≥ Φ⁻¹(1 − α) − Φ⁻¹(β).
 
@@ -89,10 +89,10 @@ def audit(
 
     **Arguments:**
 
-    - `release`: a `GaussianCanary`, or `release(key, world)`: one run of the whole mechanism, from a key and a traced
-      bool, to a score that tends to differ between the worlds; it is traced once and run under `vmap`. Under
-      `"replace-one"` the canary holds x in one world and what is as far from it as possible in the other, such as −x;
-      under `"add-or-remove-one"` it takes part in the second world alone. Whether the worlds really are such
+    - `release`: a `GaussianCanary`, or `release(key, world)`. That is one run of the whole mechanism, from a key and a
+      traced bool, to a score that tends to differ between the worlds. It is traced once and run under `vmap`. Under
+      `"replace-one"` the canary holds x in one world, and in the other what is as far away as possible, such as −x.
+      Under `"add-or-remove-one"` it takes part in the second world alone. Whether the worlds really are such
       neighbours is the caller's word, unless the release has an attribute `adjacency`, as `GaussianCanary` does: that
       must be the same.
     - `runs`: ≥ 100 in each world. A few thousand are enough for `gaussian_epsilon`; `epsilon` needs rare events,
@@ -100,8 +100,8 @@ def audit(
     - `delta`: in [0, 1). `confidence`: in (0, 1). `chunk`: runs at a time.
 
     **Returns:** an `Audit`. Its bounds are 0 where nothing was found, which proves nothing. At 95 %, up to one audit
-    in twenty of a correct mechanism may claim too much; of the library's mechanism, where the Gaussian bound is
-    attained, 0.4 % do, and none by `epsilon`.
+    in twenty of a correct mechanism may claim too much. Of the library's mechanism, which attains the Gaussian bound,
+    0.4 % do, and none by `epsilon`.
 
     **Raises:** `ValueError` for arguments outside these ranges, a release that is not one float, or scores that are
     NaN.
@@ -110,8 +110,8 @@ def audit(
     et al. 2023, after Dong et al.'s Gaussian differential privacy). Auditing in one run (Steinke et al. 2023) saves
     runs at the price of a looser bound; here runs are cheap.
 
-    **Cost:** 2 · `runs` runs of the release, `chunk` at a time, compiled once for each `release` function; of a
-    `GaussianCanary` twice as many (less for `runs` above 45,000), and 2048 to learn from.
+    **Cost:** 2 · `runs` runs of the release, `chunk` at a time, compiled once for each `release` function. A
+    `GaussianCanary` takes twice as many (less for `runs` above 45,000), and 2048 to learn from.
 
     >>> import jax
     >>> from clairjax import privacy

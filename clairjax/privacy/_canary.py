@@ -29,20 +29,20 @@ def fresh_noise(
 class GaussianCanary(eqx.Module):
     """A canary user at its worst, and the best score against it: `audit(GaussianCanary(…), …)`.
 
-    Called, it is one run with the plainest canary, which sends the same entry in every round, three clip norms long,
-    so that the clip is audited, too. The other users send nothing, since an attacker may know what they send and take
-    it away. Its neighbour sends the opposite under `"replace-one"`, and nothing under `"add-or-remove-one"`. The score
-    is the sum over rounds of the release along what was sent: without sampling the likelihood ratio is a function of
-    it if the noise is what it should be, so that no attack is better then.
+    Called, it is one run with the plainest canary. That sends the same entry in every round, three clip norms long:
+    the clip is audited, too. The other users send nothing, since an attacker may know what they send and take it away.
+    Its neighbour sends the opposite under `"replace-one"`, and nothing under `"add-or-remove-one"`. The score is the
+    sum over rounds of the release along what was sent. If the noise is what it should be, the likelihood ratio without
+    sampling is a function of that sum, so no attack is better.
 
     `audit` tries more canaries. Each sees mistakes that the others do not:
 
     - all entries at once (a clip by entry, or by leaf of a tree); two entries, opposite (noise that entries share);
     - signs that alternate over rounds (noise that rounds share); an entry as large as a float (a clip that overflows);
-    - a user who sends nothing in the other world (noise that depends on what is sent), and one whom all others oppose
-      (a divisor or a scale that one user changes);
-    - the direction in which the mechanism's own noise is least, and a score by the shape of its density (noise that is
-      missing somewhere, of low rank, or not Gaussian), both learned from runs in which nobody sends anything.
+    - a user who sends nothing in the other world (noise that depends on what is sent);
+    - a user whom all others oppose (a divisor or a scale that one user changes);
+    - the direction in which the mechanism's own noise is least, and a score by the shape of its density. Both are
+      learned from runs in which nobody sends anything (noise that is missing somewhere, of low rank, or not Gaussian).
 
     Clip norms are 1, 4 and ¼: noise that is not in proportion to them shows. Noise by one of 4096 seeds shows, too, by
     one of 65,536 it did not.

@@ -115,9 +115,9 @@ def _with_sampling(
 def _on_a_fine_grid(on_grid: Callable[[float], float], rounds: int, delta: float) -> float:
     """ε from a grid of losses fine enough for 5e-4 of it (of 1, where it is above 1).
 
-    A grid of step h can only add to ε: h²/4 to the variance of a round's loss at most, so about sTh²/8 to ε, where
-    s, the slope of log(1/δ) in ε, is near 2 log(1/δ)/ε. One grid for all would be a hundred times slower at a large
-    ε, or 5 % off over many rounds that each lose little.
+    A grid of step h can only add to ε. It adds at most h²/4 to the variance of a round's loss, so about sTh²/8 to ε.
+    Here s, the slope of log(1/δ) in ε, is near 2 log(1/δ)/ε. One grid for all would be a hundred times slower at a
+    large ε, or 5 % off over many rounds that each lose little.
     """
     grid = 0.02
     while True:

@@ -13,14 +13,14 @@ from .._typing import Key
 def secret_key() -> Key:
     """A new key that nobody can guess: what the `key` of a private release has to be.
 
-    ε holds for those who do not know the noise. Who can guess the key can draw the noise and take it away: a release
-    by one of 200 seeds is undone by trying 200 seeds. So take a new key for each release, use it once, and keep it
-    from everyone, as the data themselves; best is to throw it away.
+    ε holds for those who do not know the noise. Who can guess the key draws the noise and takes it away: a release by
+    one of 200 seeds is undone by trying 200 seeds. So take a new key for each release and use it once. Keep it from
+    everyone, as the data themselves, or throw it away.
 
-    All bits of the key are random: 64 for Threefry, JAX's default, in a process with x64 and without. (Without,
-    `jax.random.key(seed)` keeps the last 32 bits of a seed, few enough to try them all.) 64 bits
-    are few for a secret that has to last, and Threefry was made for simulation, not for cryptography: against an
-    attacker with the means to break either, ε is no promise.
+    All bits of the key are random: 64 for Threefry, JAX's default, in a process with x64 and without. Without x64
+    `jax.random.key(seed)` keeps the last 32 bits of a seed, few enough to try them all. 64 bits are few for a secret
+    that has to last, and Threefry was made for simulation, not for cryptography. Against an attacker with the means to
+    break either, ε is no promise.
 
     **Raises:** `ValueError` inside `jit`, where it would be drawn once and compiled in.
 

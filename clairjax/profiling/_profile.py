@@ -22,9 +22,9 @@ _TRACED_CALLS = 3
 class Profile:
     """Costs of one call. Times in seconds, sizes in bytes; None where the back end does not tell.
 
-    `flops` and `bytes_accessed` are XLA's count for the optimised program. It counts one trip of each loop,
-    whatever the number of trips, and nothing inside a library call (LAPACK, cuSOLVER): where `loops` is above
-    0 or matrices are factored, these are lower bounds. Of a condition it counts the dearest branch.
+    `flops` and `bytes_accessed` are XLA's count for the optimised program. It counts one trip of each loop, whatever
+    the number of trips, and nothing inside a library call (LAPACK, cuSOLVER). Where `loops` is above 0 or matrices are
+    factored, these are lower bounds. Of a condition it counts the dearest branch.
     """
 
     name: str
