@@ -72,9 +72,9 @@ def refine(
 ) -> None:
     """Find who does not belong among many clients' LoRA adapters, and write what the others have in common.
 
-    The folder receives global/, an adapter that PEFT loads; CLIENT/ for every member, where validation, halves or
-    the adapters show that it helps, or where it was asked for; report.json and report.png. Nothing is written unless
-    everything could be.
+    The folder receives global/, an adapter that PEFT loads, report.json and report.png. It receives CLIENT/ for every
+    member where validation, halves or the adapters show that it helps, or where it was asked for. Nothing is written
+    unless everything could be.
     """
     if out is None and not dry_run:
         fail(ValueError("--out must be a folder, unless --dry-run is given."), REFUSED)

@@ -75,8 +75,8 @@ def as_published(
 ) -> tuple[Float[Array, "layers clients out in"], Verdict]:
     """Refined matrices by the paper's procedure on merged matrices, and its verdict.
 
-    The paper does not combine layers. Here a client's votes are averaged over them, and it is a member if the mean is
-    at least α = 1/2: (8) read over the pairs of all layers.
+    The paper does not combine layers. Here a client's votes are averaged over layers. It is a member if the mean is at
+    least α = 1/2: this is (8) over the pairs of all layers.
     """
 
     def layer(weights: Float[Array, "clients out in"]) -> tuple[Array, ...]:
@@ -95,11 +95,11 @@ def as_published(
 def by_factors(
     up: Float[Array, "layers clients out rank"], down: Float[Array, "layers clients rank in"], scale: float
 ) -> tuple[dict[str, Float[Array, "layers clients out in"]], dict[str, Verdict], Pooled]:
-    """Refined updates by `clair` on the adapters' factors, nothing given, for a shared row space and its dual.
+    """Refined updates by `clair` on the adapters' factors, nothing given, for shared rows and for shared columns.
 
-    All adapters start from one A and B = 0, so their row spaces are near one another before any task is seen; what a
-    client has learned is in its columns, which the dual aligns. The verdict is `pool`'s, by all layers together; then
-    each layer's row space, or column space, is refitted on the members.
+    All adapters start from one A and B = 0, so their row spaces are near one another before any task is seen. What a
+    client has learned is in its columns, which `shared="columns"` aligns. The verdict is `pool`'s, by all layers
+    together; then each layer's row space, or column space, is refitted on the members.
     """
     sides = {"auto": "rows", "dual": "columns"}
 

@@ -18,8 +18,8 @@ from ..models import CopyingTransformer, adapt, trainable
 class Pretraining:
     """How the common backbone is trained: S5's numbers, and what it leaves open.
 
-    The seeds decide when the blocks start to copy, a sudden change after some thousands of steps, and so how good the
-    backbone is: with another seed it was at 0.49 after 4,500 steps, with this one at 0.87 after 5,500. `embedding` is
+    The seeds decide when the blocks start to copy, a sudden change after some thousands of steps. So they decide how
+    good the backbone is: 0.87 with this seed after 5,500 steps, 0.49 with another after 4,500. `embedding` is
     the standard deviation of the first embeddings; at 0.02 nothing had started after 2,500 steps.
     """
 

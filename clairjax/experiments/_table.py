@@ -159,8 +159,8 @@ class Column:
     """One column of a table.
 
     - `title`: its head;
-    - `value`: the name of an output, whose mean is shown with its standard error, or of a field of the cell;
-      `"one / other"`, the ratio of two outputs' means; or a function of a `Row` that gives text, a number, an
+    - `value`: the name of an output, whose mean is shown with its standard error, or of a field of the cell. Or
+      `"one / other"`, the ratio of two outputs' means. Or a function of a `Row` that gives text, a number, an
       `Estimate`, or None where there is nothing to show. The title if left out;
     - `digits`: after the point; as many as fit if left out.
     """

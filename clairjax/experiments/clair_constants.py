@@ -70,7 +70,7 @@ class Point(NamedTuple):
 def best(rows: list[Row[Cell]]) -> Point:
     """A grid point whose worst cell over K has the smallest mean error relative to the label oracle.
 
-    Large parts of the grid are equal up to noise: of the points within 1 % of the smallest it is the middle one, in
+    Large parts of the grid are equal up to noise. So it is the middle point of those within 1 % of the smallest, in
     the order of c2/c1.
     """
     worst = np.max([row["ratio"].mean(0) for row in rows], axis=0)
