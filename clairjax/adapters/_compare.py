@@ -16,7 +16,7 @@ from ._folder import Folder, faulty, read_folder
 from ._names import GLOBAL, REPORT, named_folders
 from ._numbers import examine
 from ._place import is_report
-from ._products import Pair, inner_products, spectrum
+from ._products import inner_products, spectrum
 from ._refine import CLIP
 from ._verdict import IDLE, UNDECIDED, UNUSABLE, ClientVerdict, said
 
@@ -124,12 +124,12 @@ def overlaps(clients: Mapping[str, Folder], shared: Folder, modules: Collection[
     """
     found: dict[str, list[float]] = {name: [] for name in clients}
     for module in modules:
-        common = spectrum(_scaled(shared, module))
+        common = spectrum(shared.product(module))
         weights = common.values**2
         leading = common.right[: int(np.ceil(weights.sum() ** 2 / (weights**2).sum()))]
         for name, client in clients.items():
             if module in client.modules:
-                mine = spectrum(_scaled(client, module)).right
+                mine = spectrum(client.product(module)).right
                 found[name].append(float(np.sum((mine @ leading.T) ** 2) / np.sqrt(len(mine) * len(leading))))
     return {name: float(np.mean(each)) if each else 0.0 for name, each in found.items()}
 
@@ -142,7 +142,7 @@ def _verdict(
         return ClientVerdict(client.name, UNDECIDED, "it adapts no module that the result has")
     inner, own, others, sizes = 0.0, 0.0, 0.0, []
     for name in modules:
-        table = inner_products([_scaled(client, name), _scaled(shared, name)])
+        table = inner_products([client.product(name), shared.product(name)])
         size = float(np.sqrt(max(table[0, 0], 0))) / lengths[name]
         clip = min(1, CLIP / size)
         inner, own, others = inner + clip * table[0, 1], own + clip**2 * table[0, 0], others + table[1, 1]
@@ -163,8 +163,3 @@ def _verdict(
         size=size,
     )
     return said(mine, reference.decided)
-
-
-def _scaled(client: Folder, module: str) -> Pair:
-    up, down, scale = client.factors(module)
-    return scale * up.astype(np.float64), down.astype(np.float64)

@@ -66,6 +66,11 @@ class Folder:
         up, down = (wide(tensors[key]) for key in (place.up_key, place.down_key))
         return up, down, self.settings.scale(module)
 
+    def product(self, module: str) -> tuple[np.ndarray, np.ndarray]:
+        """The factors at scale 1, in float64."""
+        up, down, scale = self.factors(module)
+        return scale * up.astype(np.float64), down.astype(np.float64)
+
 
 def read_folder(path: Path, name: str) -> Folder:
     """Look at everything of a client but its numbers.

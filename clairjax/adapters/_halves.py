@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import _validate
 from ._adapters import LEAST
 from ._folder import Folder, read_folder
 from ._pool import Pool
@@ -71,10 +72,10 @@ def halves(refinement: Refinement, pool: Pool) -> tuple[Halves | None, list[str]
 
 
 def _usable(folder: Folder, module: str) -> Pair:
-    up, down, scale = folder.factors(module)
-    if not (np.isfinite(up).all() and np.isfinite(down).all()):
-        raise ValueError(f"client {folder.name}: module {module} must be finite, got NaN or infinite values.")
-    return scale * up.astype(np.float64), down.astype(np.float64)
+    pair = folder.product(module)
+    if not all(np.isfinite(factor).all() for factor in pair):
+        raise _validate.fail(f"client {folder.name}: module {module}", "finite", "NaN or infinite values")
+    return pair
 
 
 def _overlaps(downs: list[np.ndarray]) -> np.ndarray:

@@ -46,8 +46,7 @@ class Pool:
 
 def scaled(refinement: Refinement, name: str, module: str) -> Pair:
     """A client's factors of a module, at scale 1."""
-    up, down, scale = refinement.adapters.clients[name].factors(module)
-    return scale * up.astype(np.float64), down.astype(np.float64)
+    return refinement.adapters.clients[name].product(module)
 
 
 def pool(refinement: Refinement, samples: Samples | None = None, progress: Callable[[str], Any] | None = None) -> Pool:
