@@ -30,7 +30,7 @@ def grid_gaussian_mechanism(
 
     Floating-point noise has gaps, which differ with the sum it is added to: the low-order bits of one release of
     `gaussian_mechanism` give a client away. Here each client's value is clipped, rounded to a public grid of step
-    h, and shown to be within the clip norm in whole numbers; these are added exactly; the noise is ⌊S N⌋ + ½
+    h, and shown to be within the clip norm in whole numbers. Whole numbers are added exactly. The noise is ⌊S N⌋ + ½
     grid steps, N exactly standard normal, with S = σζ/h a power of two. For whole numbers z, z + ⌊S N⌋ = ⌊z + S N⌋, so
     the release is a function of the ideal Gaussian mechanism's and has its ε, for any adjacency and number of
     rounds.
@@ -38,16 +38,19 @@ def grid_gaussian_mechanism(
     **Args:** as of `gaussian_mechanism`. 2^14 to 2^15 grid steps are the clip norm; fewer where there are more than
     2^15 clients (2^30/`clients`), or where σ > 2^11 (2^26/σ).
 
-    **Returns:** as `gaussian_mechanism`, whose result it approaches: a value is shortened by √d/2 + 1 grid steps at
-    most, d entries in all, and each entry is rounded by half a step at most. Where σ is not above 0, nothing is to be
+    **Returns:** as `gaussian_mechanism`, whose result it approaches. A value of d entries is shortened by √d/2 + 1
+    grid steps at most, and an entry is rounded by half a step at most. Where σ is not above 0, nothing is to be
     protected, and the result is that of `gaussian_mechanism`.
 
     **Source:** CENTAUR, section 2, GM and Algorithm 1; Mironov, On significance of the least significant bits for
     differential privacy (2012), for the attack. The noise: `_whole_normal`.
 
-    What the ε leaves out: an entry's noise is within 2^-59 of the ideal in total variation, so that δ grows by less
-    than (1 + e^ε) d T 2^-59 over T rounds; the random bits are those of JAX's generator, whose `key` must be secret;
-    and the time that it takes depends on the noise.
+    The ε leaves out three things:
+
+    - An entry's noise is within 2^-59 of the ideal in total variation. So δ grows by less than (1 + e^ε) d T 2^-59
+      over T rounds.
+    - The random bits are those of JAX's generator, whose `key` must be secret.
+    - The time that it takes depends on the noise.
 
     **Cost:** seven passes over the values, and 5 comparisons for each entry's noise, until the last entry has its.
 

@@ -18,18 +18,21 @@ def spectral_norm(
 ) -> Float[Array, ""]:
     """Largest eigenvalue of a symmetric positive semi-definite operator that is known by its products alone.
 
-    Lanczos with full re-orthogonalisation from a fixed start vector gives a unit vector `v`; the result is
+    Lanczos with full re-orthogonalisation from a fixed start vector gives a unit vector `v`. The result is
     `vᵀ A v`, a lower bound on the eigenvalue whatever the steps, up to rounding.
 
-    **Args:** `matvec`, the map `v ↦ A v` on vectors of length `size`; `dtype`, of the vectors and of the
-    result; `steps`, static, cut to `size`.
+    **Args:**
+
+    - `matvec`, the map `v ↦ A v` on vectors of length `size`.
+    - `dtype`, of the vectors and of the result.
+    - `steps`, static, cut to `size`.
 
     **Returns:** a scalar ≥ 0; NaN if the operator is not finite.
 
     With all `size` steps the result is exact to rounding (about `size · eps` relative). With fewer, the
-    relative error falls like `exp(−4 √g · steps)` with `g` the relative gap below the largest eigenvalue,
-    repeats aside, and like `(log(size)/steps)²` without any gap: a cluster at the top hides who is largest,
-    but not how large it is. The derivative is `vᵀ dA v`, v held fixed: exact once v has converged, finite
+    relative error falls like `exp(−4 √g · steps)`. Here `g` is the relative gap below the largest eigenvalue,
+    repeats aside. Without a gap it falls like `(log(size)/steps)²`: a cluster at the top hides which eigenvalue
+    is largest, not how large it is. The derivative is `vᵀ dA v`, v held fixed: exact once v has converged, finite
     always.
 
     **Source:** Golub and Van Loan, Matrix Computations, 10.1; Kuczyński and Woźniakowski (1992) for the

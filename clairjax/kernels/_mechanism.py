@@ -18,12 +18,14 @@ def clip_by_norm(value: PyTree[Float[Array, "..."]], bound: ScalarLike) -> PyTre
     that nothing passes whose norm is not known to be within the bound. So does everything if the bound is NaN,
     negative, or smaller than every normal number of the dtype.
 
-    **Args:** `value`, an array or any tree of arrays of any floating dtypes; `bound` > 0, may be infinite. A finite
-    bound above the dtype's largest number counts as that number.
+    **Args:**
 
-    **Returns:** the same tree. Whatever the size of its entries, its norm is at most `bound`, up to a few units of
-    rounding in each leaf's dtype, and its direction is that of `value`. A value within the bound comes back bit for
-    bit, of a shortened one entries smaller than every normal number may be zero; where the bound is so small that
+    - `value`, an array or any tree of arrays of any floating dtypes.
+    - `bound` > 0, may be infinite. A finite bound above the dtype's largest number counts as that number.
+
+    **Returns:** the same tree, in the direction of `value`. Its norm is at most `bound`, up to a few units of rounding
+    in each leaf's dtype, whatever the size of the entries. A value within the bound comes back bit for bit. Entries
+    of a shortened value that are smaller than every normal number may be zero. Where the bound is so small that
     subnormal entries matter to it, they count as zero and become zero. A zero value stays zero with derivative one.
 
     **Source:** CENTAUR, section 2.
@@ -63,13 +65,17 @@ def gaussian_mechanism(
     """Private mean of the clients' values.
 
     `(Σ_k clip(v_k; ζ) + N(0, (σζ)² I)) / normaliser`. The clipped sum changes by at most ζ in norm when a
-    client is added or removed, and by at most 2ζ when one is replaced: which of the two an ε speaks of is the
-    accountant's argument.
+    client is added or removed, and by at most 2ζ when a client is replaced. The accountant's argument says which
+    of the two an ε speaks of.
 
-    **Args:** `values`, an array or tree of arrays with clients as the first axis of each leaf; a client that
-    was not sampled holds zeros. `clip_norm` ζ > 0, finite, and `noise_multiplier` σ ≥ 0, both public.
-    `normaliser` > 0, a public constant such as sampling rate times number of clients, never the number of
-    clients that happened to be sampled. `key`, used once.
+    **Args:**
+
+    - `values`, an array or tree of arrays with clients as the first axis of each leaf; a client that was not
+      sampled holds zeros.
+    - `clip_norm` ζ > 0, finite, and `noise_multiplier` σ ≥ 0, both public.
+    - `normaliser` > 0, a public constant such as sampling rate times number of clients, never the number of
+      clients that happened to be sampled.
+    - `key`, used once.
 
     **Returns:** the tree of one client, noise independent in each entry. Clients with NaN or infinite entries
     count as zero (see `clip_by_norm`).
@@ -77,8 +83,8 @@ def gaussian_mechanism(
     **Source:** CENTAUR, section 2, GM and Algorithm 1. Departs from print: the text divides by the realised
     sample size, which is private itself under Poisson sampling.
 
-    The ε of this mechanism is that of real numbers. What is computed is not: sum and noise are floating-point
-    numbers, and the low-order bits of one release in float32 can tell a client's presence for certain (Mironov, 2012).
+    The ε of this mechanism is that of real numbers. Sum and noise as computed are floating-point
+    numbers. The low-order bits of one release in float32 can tell a client's presence for certain (Mironov, 2012).
     Where what is released leaves your hands, take `grid_gaussian_mechanism`; this one is for simulation.
 
     **Cost:** eight passes over the values.

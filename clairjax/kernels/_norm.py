@@ -46,8 +46,10 @@ def widest(*dtypes: DTypeLike) -> DTypeLike:
 
 
 def inverse_power(largest: Float[Array, ""]) -> Float[Array, ""]:
-    """The power of two that brings a positive number to [1, 2), or as near as a power can that is itself a normal
-    number, as is its inverse: a subnormal one would be flushed to zero. One, for zero."""
+    """The power of two that brings a positive number to [1, 2); 1 for zero.
+
+    It and its inverse are normal numbers, even if it then falls short: a subnormal number would be flushed to zero.
+    """
     info = jnp.finfo(largest.dtype)
     bias = info.maxexp - 1
     field = lax.bitcast_convert_type(largest, f"int{info.bits}") >> info.nmant

@@ -15,9 +15,9 @@ def orthonormalize(matrix: Float[Array, "rows cols"]) -> Float[Array, "rows cols
 
     **Args:** `matrix` with at least as many rows as columns.
 
-    **Returns:** orthonormal columns. A column that depends on those before it (its diagonal entry of R is at
-    most `rows · eps` times the largest) is replaced by some unit vector orthogonal to the others, with
-    derivative zero: the result is finite, but only the other columns mean something.
+    **Returns:** orthonormal columns. A column depends on the columns before it if its diagonal entry of R is at
+    most `rows · eps` times the largest. It is replaced by some unit vector orthogonal to the others, with
+    derivative zero. So the result is finite, but only the other columns mean something.
 
     **Raises:** `ValueError` for fewer rows than columns.
 

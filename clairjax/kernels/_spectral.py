@@ -18,9 +18,8 @@ def gram(matrix: Float[Array, "rows cols"]) -> Float[Array, "cols cols"]:
 
     **Returns:** symmetric positive semi-definite matrix.
 
-    **Cost:** `rows · cols²` multiplications. Squaring loses what is small: of the singular values of
-    `matrix`, those below √eps times the largest (3e-4 in float32, 1.5e-8 in float64) cannot be recovered from
-    the result.
+    **Cost:** `rows · cols²` multiplications. Squaring loses what is small. Singular values of `matrix`
+    below √eps times the largest (3e-4 in float32, 1.5e-8 in float64) cannot be recovered from the result.
 
     >>> import jax.numpy as jnp
     >>> print(gram(jnp.array([[1.0, 2.0], [0.0, 1.0], [2.0, 0.0]])))
@@ -34,16 +33,19 @@ def gram(matrix: Float[Array, "rows cols"]) -> Float[Array, "cols cols"]:
 def svt(matrix: Float[Array, "rows cols"], threshold: ScalarLike) -> Float[Array, "rows cols"]:
     """Singular value soft threshold: the proximal map of `threshold` times the nuclear norm.
 
-    With `M = U diag(σ) Vᵀ` the result is `U diag((σ − τ)₊) Vᵀ = M V diag((1 − τ/σ)₊) Vᵀ`, so that only the
-    eigenvectors `V` of the Gram matrix of the smaller side are needed and a tall stack is never factored.
+    With `M = U diag(σ) Vᵀ` the result is `U diag((σ − τ)₊) Vᵀ = M V diag((1 − τ/σ)₊) Vᵀ`. This takes the
+    eigenvectors `V` of the Gram matrix of the smaller side alone: a tall stack is never factored.
     Singular values at or below the threshold vanish to rounding; if all do, the result is exactly zero.
 
-    **Args:** `matrix`, tall or wide; `threshold` τ ≥ 0, a scalar that may be traced.
+    **Args:**
+
+    - `matrix`, tall or wide.
+    - `threshold` τ ≥ 0, a scalar that may be traced.
 
     **Returns:** matrix of the same shape and dtype.
 
-    The derivative is a divided difference (Daleckii and Krein), not a derivative of eigenvectors: it is right
-    at repeated and at zero singular values, and finite at σ = τ, where none exists. It cannot be
+    The derivative is a divided difference (Daleckii and Krein), not a derivative of eigenvectors. So it is right
+    at repeated and at zero singular values, and finite at σ = τ, where no derivative exists. It cannot be
     differentiated twice at repeated singular values.
 
     **Source:** CLAIR, Algorithm 1, the update of L; Cai, Candès and Shen (2010), Theorem 2.1.
@@ -122,7 +124,10 @@ def right_basis(gram: Float[Array, "n n"], rank: int) -> tuple[Float[Array, "n {
 
     For `gram(M)` these are the leading right singular vectors of `M` and its squared singular values.
 
-    **Args:** `gram`, symmetric; `rank`, static, between 0 and n.
+    **Args:**
+
+    - `gram`, symmetric.
+    - `rank`, static, between 0 and n.
 
     **Returns:** orthonormal basis `[n, rank]` and eigenvalues `[rank]` in descending order. The sign of each
     vector, and the basis inside a repeated eigenvalue, are the eigensolver's choice.

@@ -37,7 +37,10 @@ def block_soft_threshold(
     `S_g = (1 − τ_g/‖X_g‖_F)₊ X_g`. Blocks of norm at most the threshold become exactly zero, and with
     threshold 0 the map is the identity.
 
-    **Args:** `blocks`; `threshold` τ ≥ 0, one for all or one a block.
+    **Args:**
+
+    - `blocks`.
+    - `threshold` τ ≥ 0, one for all or one a block.
 
     **Returns:** blocks of the same shape and dtype. At the threshold, where no derivative exists, that of the
     zero side is given.

@@ -42,17 +42,21 @@ def fedrep(
 ) -> Representation:
     """Federated learning of a shared orthonormal basis with heads that are exact in every round: FedRep, linear.
 
-    Client i models y = xᵀ B w_i. With w_i its least squares head in the basis B and g_i the gradient of its half
-    mean squared error in B w_i, a round is B ← QR(B − η (1/M) Σ_i g_i w_iᵀ), and the heads of the new basis.
+    Client i models y = xᵀ B w_i, with w_i its least squares head in the basis B. Let g_i be the gradient of its half
+    mean squared error in B w_i. A round is B ← QR(B − η (1/M) Σ_i g_i w_iᵀ), and the heads of the new basis.
 
-    **Arguments:** `inputs` [M, N, d] and `targets` [M, N], float32 or float64, arrays, NumPy arrays or lists, N ≥ k
-    for heads that are unique. `rank` (static): k ≤ min(d, M). `rounds` (static). `step_size`: η; None takes
-    M/(4 λ₁²) with λ₁ the largest singular value of the matrix of moments X_iᵀy_i/N. `init` (static): `"spectral"`
-    starts from `moment_basis`, which clients can report, `"random"` from the span that `flute` starts from with
-    the same key. `true_coefficients` [M, d], for the history `errors`. `counts` [M], integers from 1 to N:
-    client i's samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. g_i is a
-    mean over the client's own samples, so every client weighs the same in a round. In the spectral start every sample
-    weighs the same.
+    **Args:**
+
+    - `inputs` [M, N, d] and `targets` [M, N], float32 or float64, arrays, NumPy arrays or lists; N ≥ k for heads that
+      are unique.
+    - `rank` (static): k ≤ min(d, M). `rounds` (static).
+    - `step_size`: η; None takes M/(4 λ₁²) with λ₁ the largest singular value of the matrix of moments X_iᵀy_i/N.
+    - `init` (static): `"spectral"` starts from `moment_basis`, which clients can report. `"random"` starts from the
+      span that `flute` starts from with the same key.
+    - `true_coefficients` [M, d], for the history `errors`.
+    - `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and the others are not looked
+      at. None: all N. The gradient g_i is a mean over the client's own samples: every client weighs the same in a
+      round. In the spectral start every sample weighs the same.
 
     **Returns:** `Representation` with an orthonormal basis. `errors[t]` is (1/M) Σ_i ‖B w_i − φ_i‖ after round
     t + 1. The status is `converged` where a further round would hardly move B w_i, otherwise `max_steps_reached`:
@@ -62,9 +66,8 @@ def fedrep(
 
     **Source:** Collins et al. (2021), Algorithm 1 and Theorem 1, whose step is at most 1/(4 σ²) with σ² = λ₁²/M; as
     compared with in FLUTE, section 7.1. Departs from print: all clients take part in every round, on the same
-    samples. The gradient is the mean over clients; for the sum that FLUTE uses pass M times the step. On C.1 FedRep
-    at the step 0.03 oscillates with the sum and then ends 5 to 10 % above FLUTE; with the mean the two end within 8 %
-    of each other, and whether FLUTE's edge changes with k is within the noise.
+    samples. The gradient is the mean over clients; for the sum that FLUTE uses pass M times the step. On C.1 the sum
+    at the step 0.03 oscillates and ends 5 to 10 % above FLUTE. The mean ends within 8 % of it.
 
     **Cost:** a round M d k (d + k) multiplications where N > d (Gram matrices), M N d k elsewhere, M Cholesky
     factors of k × k and one QR of d × k. In float32 coefficients are right to about 1e-5.

@@ -57,40 +57,42 @@ def flute(
     from small normal B and W. The server's terms keep BᵀB and WWᵀ equal; with γ₁ < 2γ₂ they shrink as well: the
     singular values of BW tend to λ_i/(1 + 2(2γ₂ − γ₁)/f), f = 1 for `loss_scale="half"` and 2 for `"printed"`.
 
-    **Arguments:** `inputs` [M, N, d] and `targets` [M, N], float32 or float64, arrays, NumPy arrays or lists.
-    `rank` (static): k ≤ min(d, M). `rounds` (static). `step_size`: η; None takes 17.1 times Theorem 5.1's bound
-    Δ²/(228 λ₁³) at the largest gap there can be, Δ = 2λ₁, which is 0.3/λ₁, with λ₁ the largest singular value of
-    the matrix of moments X_iᵀy_i/N (divided by 4γ₂/v, where the mean square v of the inputs is smaller than that).
-    `gammas`: (γ₁, γ₂), γ₁ ≤ 2γ₂, for inputs of unit variance; for others multiply both by v, or the server's terms
-    are too strong (small v: slow) or too weak. `init_scale`: α; None means √(λ₁/(10 v))/(10 d), so that B and W
-    start in proportion to where they end at any scale of the data; on C.1 1/(10 d) but for the noise in λ₁.
-    `loss_scale` (static): `"half"` is the half-squared loss, `"printed"` the squared loss. `true_coefficients`
-    [M, d], for the history `errors`. `counts` [M], integers from 1 to N: client i's samples are its first
-    `counts[i]`, and what stands beyond them is not looked at; None: all N. g_i is a mean over the client's own
-    samples, so every client weighs the same.
+    **Args:**
 
-    **Returns:** `Representation`. `errors[t]` is (1/M) Σ_i ‖B w_i − φ_i‖ after round t + 1. The status is
-    `converged` where a further round would hardly move B w_i, `max_steps_reached` where it would (more rounds, or
-    a smaller step where the iterates oscillate), `diverged` where they grew, and then every array holds NaN. Targets
-    that are all zero give zero.
+    - `inputs` [M, N, d] and `targets` [M, N], float32 or float64, arrays, NumPy arrays or lists.
+    - `rank` (static): k ≤ min(d, M). `rounds` (static).
+    - `step_size`: η; None takes 0.3/λ₁ with λ₁ the largest singular value of the matrix of moments X_iᵀy_i/N. It is
+      divided by 4γ₂/v where the mean square v of the inputs is smaller than that.
+    - `gammas`: (γ₁, γ₂), γ₁ ≤ 2γ₂, for inputs of unit variance. For others multiply both by v, or the server's terms
+      are too strong (small v: slow) or too weak.
+    - `init_scale`: α; None means √(λ₁/(10 v))/(10 d), so that B and W start in proportion to where they end at any
+      scale of the data. On C.1 that is 1/(10 d) but for the noise in λ₁.
+    - `loss_scale` (static): `"half"` is the half-squared loss, `"printed"` the squared loss.
+    - `true_coefficients` [M, d], for the history `errors`.
+    - `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and the others are not looked
+      at. None: all N. The gradient g_i is a mean over the client's own samples: every client weighs the same.
+
+    **Returns:** `Representation`. `errors[t]` is (1/M) Σ_i ‖B w_i − φ_i‖ after round t + 1. Targets that are all zero
+    give zero. The status is
+
+    - `converged` where a further round would hardly move B w_i;
+    - `max_steps_reached` where it would: take more rounds, or a smaller step where the iterates oscillate;
+    - `diverged` where the iterates grew: then every array holds NaN.
 
     **Raises:** `ValueError` naming the argument, and the client for non-finite values, outside a trace.
 
     **Source:** FLUTE, Algorithm 1, (5)-(6), in the convention of A.1. Departs from print: the loss of (4) would
     give the gradient a factor 2, which is `loss_scale="printed"`. The clients' gradients of B are summed, as in (5).
-    With its true Δ the theorem's bound is 600 (k = 2) to 35,000 times (k = 8) below 0.3/λ₁ on C.1, and takes as
-    many times more rounds.
+    The default step is 17.1 times Theorem 5.1's bound Δ²/(228 λ₁³) at the largest gap there can be, Δ = 2λ₁. With its
+    true Δ the bound is 600 (k = 2) to 35,000 times (k = 8) smaller on C.1, and takes as many times more rounds.
 
     **Cost:** a round M d (d + 4k) multiplications where N > d (Gram matrices), M d (2N + 4k) elsewhere. In float32
     coefficients are right to about 1e-5.
 
     **When to choose something else:** where it is the error that counts, `truncated_ridge`. FLUTE's limit minimises
-    the empirical risk over rank-k models, and the components that rank k leaves out act as noise on few samples:
-    on C.1's and 7.1's models (d = 10; k = 2 to 8; M = 15, 30) the one round of `truncated_ridge` is closer to the
-    truth than 2,000 rounds of this by 8 to 21 % at N = 20, 13 to 34 % at N = 12 and 17 to 49 % at N = 6 and 8, and at
-    N = 20, k ≤ 4 at most half as far from the best rank-k model. Neither model is of rank k: at N = 12 and 20 each
-    client's own `local_ridge` is closer than both, and a shared representation does not pay. FLUTE needs no client's
-    Gram matrix, only gradients.
+    the empirical risk over rank-k models. The components that rank k leaves out then act as noise on few samples. So
+    one round of `truncated_ridge` is closer to the truth than 2,000 rounds of this: see the results page. Where the
+    truth is not of rank k, `local_ridge` may be closer than both. FLUTE needs no client's Gram matrix, only gradients.
 
     >>> import jax
     >>> from clairjax.data import LinearTasks

@@ -146,8 +146,8 @@ def solve_positive(
 ) -> Float[Array, "problems size"]:
     """Solutions of many symmetric positive systems, by Cholesky.
 
-    Every matrix gets a ridge of 4 · size · eps · its trace, which a regular one does not notice and which makes the
-    factor of a singular one exist: the solution is then finite and not unique. A zero matrix gives zero.
+    Every matrix gets a ridge of 4 · size · eps · its trace, which a regular matrix does not notice. A singular matrix
+    has a factor with it: the solution is then finite and not unique. A zero matrix gives zero.
     """
     size, limits = matrix.shape[1], jnp.finfo(matrix.dtype)
     trace = jnp.trace(matrix, axis1=1, axis2=2)
@@ -183,7 +183,7 @@ def mean_distance(
 ) -> Float[Array, ""]:
     """The mean over clients of ‖θ_i − φ_i‖, the error of the models and of their histories.
 
-    **Arguments:** `coefficients` [M, d] and `truth` [M, d], of one dtype.
+    **Args:** `coefficients` [M, d] and `truth` [M, d], of one dtype.
 
     **Returns:** a scalar ≥ 0.
 

@@ -25,9 +25,9 @@ class PrivateRepresentation(AbstractRepresentation):
 
     - `basis` [d, k], orthonormal, is released, and nothing else;
     - `heads` [n, k] stay with their clients: each is fitted to its client's own data in the final basis;
-    - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero and its head is
-      NaN; the basis is that of the others), `invalid_argument` if a traced setting was outside its range, and then
-      every array is NaN, `diverged` if the iterates left the range of the dtype;
+    - `status`: `nonfinite_input` if a client reported NaN or infinite values: its head is NaN, the basis is that of
+      the others. `invalid_argument` if a traced setting was out of range: every array is NaN. `diverged` if the
+      iterates left the range of the dtype;
     - `distances` [rounds], that of the subspaces to `true_basis` after each round, where it was given; `clipped`
       [rounds], the share of a round's updates that the clip norm shortened. Both are for the experimenter: no ε covers
       them;

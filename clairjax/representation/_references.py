@@ -36,8 +36,11 @@ def local_least_squares(
 ) -> Float[Array, "clients features"]:
     """Each client's least squares coefficients from its own samples.
 
-    **Arguments:** `inputs` [M, N, d] with N ≥ d, `targets` [M, N], float32 or float64. `counts` [M], integers from d
-    to N: client i's samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N.
+    **Args:**
+
+    - `inputs` [M, N, d] and `targets` [M, N], float32 or float64, with N ≥ d.
+    - `counts` [M], integers from d to N: client i's samples are its first `counts[i]`, and what stands beyond them is
+      not looked at; None: all N.
 
     **Returns:** [M, d]. For a client whose inputs do not have full column rank finite, and one of many solutions.
     NaN for a client whose count is traced and out of range.
@@ -78,11 +81,14 @@ def local_ridge(
 ) -> Float[Array, "clients features"]:
     """Each client's ridge estimate, (X_iᵀX_i/N + λI)⁻¹ X_iᵀy_i/N, with one penalty for all clients.
 
-    **Arguments:** `inputs` [M, N, d], `targets` [M, N], float32 or float64; N < d is allowed. `penalty`: λ > 0; None
-    minimises the generalised cross-validation error pooled over clients. `counts` [M], integers from 1 to N: client
-    i's samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. A λ that is given
-    is on each client's own scale, N_i for N. A λ that is found is on the scale of the mean count, as in
-    `truncated_ridge`: a client with more samples is shrunk less. Every sample weighs the same in its choice.
+    **Args:**
+
+    - `inputs` [M, N, d] and `targets` [M, N], float32 or float64; N < d is allowed.
+    - `penalty`: λ > 0; None minimises the generalised cross-validation error pooled over clients.
+    - `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and what stands beyond them is
+      not looked at; None: all N. A λ that is given is on each client's own scale, N_i for N. A λ that is found is on
+      the scale of the mean count, as in `truncated_ridge`: a client with more samples is shrunk less. Every sample
+      weighs the same in its choice.
 
     **Returns:** [M, d]; NaN for a traced penalty that is not positive and finite, or a traced count out of range.
 
@@ -118,12 +124,15 @@ def _local_ridge(data: ClientData, penalty: ScalarLike | None) -> Array:
 def best_of_rank(truth: Float[Array, "clients features"], rank: int) -> Representation:
     """The rank-k model closest to the true coefficients: what no method can beat.
 
-    **Arguments:** `truth` [M, d], the true coefficients; `rank` (static), at most min(M, d).
+    **Args:**
+
+    - `truth` [M, d], the true coefficients.
+    - `rank` (static), at most min(M, d).
 
     **Returns:** `Representation` with an orthonormal basis, its one error the floor, (1/M) Σ_i ‖B w_i − φ_i‖.
 
-    **Source:** FLUTE, (3); Eckart and Young (1936). It is the closest in the Frobenius norm, which is the root of
-    the sum of squares over clients; the mean of norms that the figures plot is not minimised exactly.
+    **Source:** FLUTE, (3); Eckart and Young (1936). It is the closest in the Frobenius norm, the root of the
+    sum of squares over clients. The mean of norms that the figures plot is not minimised exactly.
 
     **Cost:** one eigendecomposition of min(M, d)².
 
@@ -160,10 +169,14 @@ def alternating_least_squares(
     It is what `flute` and `fedrep` both descend to where all clients have as many samples. It starts from the
     truncation of the clients' ridge estimates, and no round raises the squared error.
 
-    **Arguments:** `inputs` [M, N, d] and `targets` [M, N], float32 or float64, N ≥ k for heads that are unique.
-    `rank` (static): k ≤ min(d, M). `rounds` (static). `true_coefficients` [M, d], for `errors`.
-    `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and what stands beyond them is
-    not looked at; None: all N. Every sample weighs the same, so a client weighs as much as it has samples.
+    **Args:**
+
+    - `inputs` [M, N, d] and `targets` [M, N], float32 or float64, N ≥ k for heads that are unique.
+    - `rank` (static): k ≤ min(d, M).
+    - `rounds` (static).
+    - `true_coefficients` [M, d], for `errors`.
+    - `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and what stands beyond them is
+      not looked at; None: all N. Every sample weighs the same, so a client weighs as much as it has samples.
 
     **Returns:** `Representation`; its basis is not orthonormal. The status is `converged` where a step of `fedrep`
     would hardly move B w_i, otherwise `max_steps_reached`.

@@ -64,15 +64,19 @@ def truncated_ridge(
 
     S = (Σ_i E[θ_iθ_iᵀ | data] + ν τ² I)/(M + ν),    τ² = tr(Σ_i E[θ_iθ_iᵀ | data])/(M d),    ν = 2 d,
 
-    one step of expectation-maximisation held back towards equal variances, and every client its posterior mean
-    under N(0, S): ridge with a matrix for a penalty, so that each direction of each client is shrunk as its own data
-    and the others' say. Of all rank-k matrices the truncated singular value decomposition of the posterior means is
-    expected to be the closest to the truth.
+    one step of expectation-maximisation held back towards equal variances. They give every client its posterior mean
+    under N(0, S), which is ridge with a matrix for a penalty. So each direction of each client is shrunk as its own
+    data and the others' say. Of all rank-k matrices the truncated singular value decomposition of the posterior means
+    is expected to be the closest to the truth.
 
-    **Arguments:** `inputs` [M, N, d] and `targets` [M, N], float32 or float64, arrays, NumPy arrays or lists; N < d
-    is allowed. `rank` (static): k ≤ min(d, M). `penalty`: λ > 0, on the scale of X_iᵀX_i/N; plain ridge and
-    truncation with that λ. None: from the data, as above. `counts` [M], integers from 1 to N: client i's samples are
-    its first `counts[i]`, and what stands beyond them is not looked at; None: all N.
+    **Args:**
+
+    - `inputs` [M, N, d] and `targets` [M, N], float32 or float64, arrays, NumPy arrays or lists; N < d is allowed.
+    - `rank` (static): k ≤ min(d, M).
+    - `penalty`: λ > 0, on the scale of X_iᵀX_i/N; plain ridge and truncation with that λ. None: from the data, as
+      above.
+    - `counts` [M], integers from 1 to N: client i's samples are its first `counts[i]`, and what stands beyond them is
+      not looked at; None: all N.
 
     **Weights with `counts`:** N_i takes the place of N, but for a λ that is found. That λ belongs to
     (X_iᵀX_i/N̄ + λI)⁻¹ X_iᵀy_i/N̄ with N̄ the mean count: one prior for all, so a client with more samples is shrunk
@@ -92,10 +96,9 @@ def truncated_ridge(
     not invariant to the units of a feature. In float32 coefficients are right to about 1e-5.
 
     **When to choose something else:** `local_ridge` where the models share no subspace of rank k. What rank k leaves
-    out stays in the error, however many clients there are: on C.1's model (k = 2 to 8; N = 12, 20) each client's own
-    ridge is 5 to 76 % closer to the truth. A small k can pay only where it leaves out less than a client's own
-    error: `clairjax reproduce shared-or-local`. k = min(d, M) leaves nothing out; the clients then share S alone.
-    `flute` or `fedrep` where clients must not report more than gradients.
+    out stays in the error, however many clients there are. A small k can pay only where it leaves out less than a
+    client's own error: `clairjax reproduce shared-or-local`. k = min(d, M) leaves nothing out; the clients then share
+    S alone. `flute` or `fedrep` where clients must not report more than gradients.
 
     >>> import jax
     >>> from clairjax.data import LinearTasks

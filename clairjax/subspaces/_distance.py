@@ -27,7 +27,10 @@ def projector(basis: Float[Array, "n r"]) -> Float[Array, "n n"]:
 def along(matrices: Float[Array, "*batch rows n"], basis: Float[Array, "n r"]) -> Float[Array, "*batch rows n"]:
     """Each row's part in the span of a basis, `M basis basisᵀ`; `M − along(M, basis)` is what lies outside.
 
-    **Args:** `matrices`, any number of them; `basis`, orthonormal columns; columns that are exactly zero add nothing.
+    **Args:**
+
+    - `matrices`, any number of them.
+    - `basis`, orthonormal columns; columns that are exactly zero add nothing.
 
     **Returns:** matrices of the same shape.
 
@@ -46,8 +49,10 @@ def subspace_distance(first: Float[Array, "n r"], second: Float[Array, "n s"]) -
     `‖P_A − P_B‖ = max(‖(I − P_A) B‖, ‖(I − P_B) A‖)`, computed from these small residuals rather than from a
     cosine, so that a distance of 1e-12 is still seen in float64 (1e-6 in float32).
 
-    **Args:** `first`, `second`, orthonormal columns; columns that are exactly zero count as absent, so that a
-    rank may be traced.
+    **Args:**
+
+    - `first`.
+    - `second`, orthonormal columns; columns that are exactly zero count as absent, so that a rank may be traced.
 
     **Returns:** a scalar in [0, 1]: 0 for the same subspace, 1 for subspaces of different dimension. The
     derivative at distance 0, where none exists, is zero.
@@ -73,7 +78,10 @@ def principal_angles(first: Float[Array, "n r"], second: Float[Array, "n s"]) ->
     Cosines are the singular values of `AᵀB`, sines those of `(I − P_A) B`. The angle is `atan2(sine,
     cosine)`, accurate at both ends: an arc cosine alone loses every angle below √eps.
 
-    **Args:** `first`, `second`, orthonormal columns; columns that are exactly zero count as absent.
+    **Args:**
+
+    - `first`.
+    - `second`, orthonormal columns; columns that are exactly zero count as absent.
 
     **Returns:** `min(r, s)` angles in [0, π/2]. Where columns are absent, the last entries are π/2.
 

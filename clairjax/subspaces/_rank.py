@@ -10,7 +10,10 @@ from .._typing import ScalarLike
 def rank_from_gap(eigenvalues: Float[Array, " n"], max_rank: int) -> Int[Array, ""]:
     """Rank with the largest ratio between successive eigenvalues, `argmax_r λ_r / λ_{r+1}`.
 
-    **Args:** `eigenvalues` ≥ 0 in descending order; `max_rank`, static, cut to n − 1.
+    **Args:**
+
+    - `eigenvalues` ≥ 0 in descending order.
+    - `max_rank`, static, cut to n − 1.
 
     **Returns:** int32 between 1 and `max_rank`, the smallest among equals; 0 if the largest eigenvalue is
     zero or not finite. Eigenvalues below `4 n eps` times the largest count as rounding.
@@ -44,8 +47,8 @@ def noise_edge_rank(
 
     The eigenvalues are those of `Σ xxᵀ` over N rows in n dimensions, signal plus white noise of unknown
     variance σ². If r eigenvalues are signal, the others behave like those of N − r rows in n − r dimensions.
-    With l ≥ s the larger and the smaller of these two numbers and β = s/l, the median of the s nonzero ones
-    is close to `σ² l m(β)`, m(β) being the median of the Marchenko–Pastur law, and the largest is below
+    Let l ≥ s be the larger and the smaller of these two numbers, and m(β) the median of the Marchenko–Pastur law
+    for β = s/l. The median of the s nonzero eigenvalues is close to `σ² l m(β)`, and the largest is below
 
     `margin · σ² · (c² + 2.02 · c · (1/√l + 1/√s)^⅓)`,  `c = √l + √s`,
 
@@ -53,9 +56,12 @@ def noise_edge_rank(
     the smallest r whose next eigenvalue is under this edge. This holds for N < n too, with N eigenvalues that
     are not zero.
 
-    **Args:** `eigenvalues` ≥ 0 in descending order, all n of them; `samples` N ≥ 0, an integer or an
-    effective number, may be traced; `max_rank`, static, cut to n; `margin`, for the error of the median and
-    for noise that is not quite white.
+    **Args:**
+
+    - `eigenvalues` ≥ 0 in descending order, all n of them.
+    - `samples` N ≥ 0, an integer or an effective number; may be traced.
+    - `max_rank`, static, cut to n.
+    - `margin`, for the error of the median and for noise that is not quite white.
 
     **Returns:** int32 between 0 and `max_rank`; 0 for a zero or non-finite scatter. Eigenvalues below `4 n
     eps` times the largest count as rounding, so that without noise the rank is the algebraic one.

@@ -31,6 +31,14 @@ def turned(seed, angles, dtype):
     return jnp.asarray(first, dtype), jnp.asarray(second @ within, dtype)
 
 
+def test_a_row_is_its_part_in_the_span_and_a_rest_without_any(rng, dtype):
+    basis = np.pad(basis_of(1), ((0, 0), (0, 1)))  # a column that is absent
+    matrices = rng.normal(size=(2, 4, 7))
+    found = np.asarray(subspaces.along(jnp.asarray(matrices, dtype), jnp.asarray(basis, dtype)))
+    np.testing.assert_allclose(found, matrices @ basis @ basis.T, atol=100 * float(jnp.finfo(dtype).eps))
+    np.testing.assert_allclose((matrices - found) @ basis, 0, atol=100 * float(jnp.finfo(dtype).eps))
+
+
 @pytest.mark.parametrize("angle", [0.0, 1e-10, 1e-6, 1e-3, 0.7, np.pi / 2 - 1e-5, np.pi / 2])
 def test_distance_and_angles_see_the_angle_that_was_made(dtype, angle):
     angles = np.array([0.3 * angle, 0.9 * angle, angle])
