@@ -10,12 +10,13 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float
 
 from .. import _validate
 from .._compile import compiled
+from .._precision import HIGHEST
 from .._typing import Key, ScalarLike
 from ..kernels import grid_gaussian_mechanism, normalize, orthonormalize
 from ..privacy import GaussianRounds, Ledger, Poisson
 from ..subspaces import subspace_distance
 from ._data import ClientData, Counts, validate_linear
-from ._linear import HIGHEST, LinearClients, least_squares_heads
+from ._linear import LinearClients, least_squares_heads
 from ._power_method import PrivatePowerMethod, check_power_method
 from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
 from ._subsets import draw_subsets
@@ -48,7 +49,7 @@ def centaur(
     standard deviation σζ to the sum, divides by the expected number of clients and projects:
     B ← QR(B − η G). Heads never leave their clients.
 
-    **Arguments:**
+    **Args:**
 
     - `inputs` [n, m, d], `targets` [n, m], of one dtype, float32 or float64; `rank` k ≤ min(n, d).
     - `key`: for a release that is meant, secret, unguessable and new, as `privacy.secret_key()` is, and used once. Who
@@ -57,15 +58,14 @@ def centaur(
       gives it.
     - `clip_norm` ζ > 0. The default belongs to heads of about unit length: a tenth of the mean of ‖w_i‖² under
       inputs of unit variance. Whatever scales the targets must be public, as ζ itself.
-    - `batch_size` m̄: two disjoint subsets of m̄ samples per client, drawn afresh each round without
-      replacement, one for the head and one for the gradient, as the paper's analysis needs (take at least 4k;
-      k + 1 fail). `None`: both use all samples, whose Gram matrices are kept, which is faster and, on exact
-      linear data, no worse.
+    - `batch_size` m̄: two disjoint subsets of m̄ samples per client, for the head and for the gradient, as the paper's
+      analysis needs. They are drawn afresh each round without replacement. Take at least 4k; k + 1 fail. `None`: both
+      use all samples, whose Gram matrices are kept, which is faster and, on exact linear data, no worse.
     - `sampling_rate` p in (0, 1]: each client takes part in a round by an independent coin.
     - `step_size` η: one, or one per round. `None`: in proportion to (1 − t/T)³, with the sum 16 k/ζ. It
       depends on nothing private. The paper's is 1/(4 s_1²) with s_1² the leading eigenvalue of W*ᵀW*/n.
-    - `init`: an orthonormal basis that does not depend on the users' data, or a `PrivatePowerMethod`, whose events
-      are added to the ledger; `None` is a random basis and free.
+    - `init`: an orthonormal basis that does not depend on the users' data, or a `PrivatePowerMethod`. Its events are
+      added to the ledger. `None` is a random basis and free.
     - `true_basis` [d, k]: if given, `distances` holds the distance to it after each round.
     - `counts` [n], integers from k (or 2m̄) to m: client i's samples are its first `counts[i]`, and what stands
       beyond them is not looked at; `None`: all m. G_i is the mean over the client's own samples, and subsets are
@@ -82,12 +82,10 @@ def centaur(
     says that there was one, stays with you.
 
     **Source:** CENTAUR, Algorithms 1, 3 and 4. Departs from print: the noisy sum is divided by p·n and not by the
-    number of clients that came, which is private. n itself counts as public: under add-or-remove-one, the
-    neighbour is a client who sends zero. The defaults are not the theorem's. Its clip norm is one that is never
-    reached, and its step is constant, which wastes the budget: at ε = 2 (add-or-remove-one, δ = 1e-5), n = 1000,
-    m = 20, d = 50, k = 2 it ends at distance 0.10 from a basis at 0.2. The best constant step and clip norm of a
-    grid end at 0.030 from a random basis and at 0.0024 from 0.2; these defaults end at 0.0038 from a random basis, so
-    that a private initialisation is not worth its budget. `clairjax reproduce centaur-tradeoff` shows it.
+    number of clients that came, which is private. The number n counts as public: under add-or-remove-one,
+    the neighbour is a client who sends zero. The defaults are not the theorem's, whose clip norm is never reached and
+    whose constant step wastes the budget. With these defaults a private initialisation is not worth its budget:
+    `clairjax reproduce centaur-tradeoff`, and the results page.
 
     **Cost:** O(T n min(m, d) d) without `batch_size`, O(T n m̄ d) with it. At n = 1000, m = 20, d = 50, k = 2 a round
     takes 1.7 times as long as with `kernels.gaussian_mechanism`. In float32 the distance to the

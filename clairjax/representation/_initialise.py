@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
+from .._precision import HIGHEST
 from .._typing import Key, ScalarLike
 from ..kernels import gram, orthonormalize, right_basis
 from ._data import Counts, client_data
-from ._linear import HIGHEST, LinearClients
+from ._linear import LinearClients
 
 
 def random_start(
@@ -34,9 +35,12 @@ def moment_basis(
     For standard normal x its mean is 2·ΦΦᵀ/M + c·I, so that the leading eigenvectors are those of the clients'
     true coefficients. Its fourth moments converge slowly: it is a start, not an estimate.
 
-    **Arguments:** `inputs` [M, N, d], `targets` [M, N]; `rank` (static), at most d. `counts` [M], integers: client i's
-    samples are its first `counts[i]`, and what stands beyond them is not looked at; None: all N. Every sample weighs
-    the same, so a client weighs as much as it has samples.
+    **Args:**
+
+    - `inputs` [M, N, d] and `targets` [M, N].
+    - `rank` (static), at most d.
+    - `counts` [M], integers: client i's samples are its first `counts[i]`, and what stands beyond them is not looked
+      at; None: all N. Every sample weighs the same, so a client weighs as much as it has samples.
 
     **Returns:** orthonormal [d, rank]; NaN for a traced count out of range.
 

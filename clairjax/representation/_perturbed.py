@@ -9,12 +9,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
 from .._compile import compiled
+from .._precision import HIGHEST
 from .._typing import Key, ScalarLike
 from ..kernels import gaussian_mechanism, normalize, orthonormalize, right_basis
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
 from ._data import ClientData, Counts, validate_linear
-from ._linear import HIGHEST, LinearClients, grams, least_squares_heads
+from ._linear import LinearClients, grams, least_squares_heads
 from ._private import Learned, PrivateRepresentation, check_run, given_basis, learned, least_count
 from ._subsets import draw_subsets
 
@@ -75,10 +76,10 @@ def perturbed_least_squares(
     The noise in H has spectral norm of order √(dk) · σ · ‖H_i‖, and ‖H_i‖ grows with d itself: hence the error of
     order d^1.5 where CENTAUR has d.
 
-    **Arguments:** as `centaur`, `key` too (secret, new, used once), except
+    **Args:** as `centaur`, `key` too (secret, new, used once), except
 
-    - `noise_multiplier` σ of a round: each of the two sums is released with √2 σ, so that together they cost
-      one release at σ, and a round of this costs what a round of `centaur` does;
+    - `noise_multiplier` σ of a round: each of the two sums is released with √2 σ. Together they cost one release at
+      σ, as a round of `centaur` does;
     - `clip_norms`: of H_i and of b_i;
     - `init`: a `PerturbedMoments`, or a basis that does not depend on the users' data.
 
@@ -91,9 +92,9 @@ def perturbed_least_squares(
 
     **Source:** Jain, Rush, Smith, Song and Thakurta, Differentially private model personalization (NeurIPS
     2021), the private alternating minimisation and its spectral start. Departs from it in two ways, both in its
-    favour: a client's moments are averaged before they are clipped (clipping sample by sample needs larger
-    norms), and eigenvalues of the perturbed H below the spectral norm of the noise, a public number, are raised to
-    it, so that no round divides by noise.
+    favour. A client's moments are averaged before they are clipped: clipping sample by sample needs larger norms.
+    Eigenvalues of the perturbed H are raised to the spectral norm of the noise, a public number: no round divides by
+    noise.
 
     **Cost:** O(T (n k² d² + (dk)³)) time, O(n d² + (dk)²) memory.
 

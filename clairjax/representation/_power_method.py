@@ -10,13 +10,14 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import _validate
 from .._compile import compiled
+from .._precision import HIGHEST
 from .._status import Status, worst
 from .._typing import Key, ScalarLike
 from ..kernels import grid_gaussian_mechanism, orthonormalize
 from ..privacy import GaussianRounds, Ledger
 from ..subspaces import subspace_distance
 from ._data import ClientData, Counts, validate_linear
-from ._linear import HIGHEST, LinearClients, argument_status, input_status
+from ._linear import LinearClients, argument_status, input_status
 from ._private import run_status
 from ._subsets import check_batch, draw_subsets
 
@@ -84,8 +85,8 @@ class PrivateBasis(eqx.Module):
     """What the private power method found, and what it spent.
 
     - `basis` [d, k], orthonormal, is released, and nothing else;
-    - `status`: `nonfinite_input` if a client reported NaN or infinite values (it counted as zero), `invalid_argument`
-      if a traced setting was outside its range, and then the basis is NaN, `diverged` if no basis came out;
+    - `status`: `nonfinite_input` if a client reported NaN or infinite values, which counted as zero. `diverged` if no
+      basis came out. `invalid_argument` if a traced setting was out of range: the basis is NaN;
     - `privacy`: the events to account for, `.privacy.epsilon(delta=…, adjacency=…)`.
     """
 
@@ -114,13 +115,12 @@ def private_power_method(
     to 2Γ + tr(Γ) I with Γ = B* (W*ᵀW*/n) B*ᵀ: its leading eigenvectors span B*. Each step is one of orthogonal
     iteration on a noisy mean of clipped images, X ← QR((Σ_i clip(M_i X; ζ) + N(0, (σζ)²)) / n).
 
-    With `trials` > 1 the run is repeated from fresh starts, with fresh noise, and the candidate is returned
-    whose median distance to all of them is smallest. It passes Algorithm 3's test (within 2ε_i² of at least
-    half) whenever any candidate does, for every ε_i at once, and where none passes it is the fallback: the most
-    central one. The choice looks at candidates only, so it spends nothing; the trials do: their number
-    multiplies the rounds.
+    With `trials` > 1 the run is repeated from fresh starts with fresh noise. The candidate is returned whose median
+    distance to all candidates is smallest. Algorithm 3's test is to be within 2ε_i² of at least half. The most central
+    candidate passes it whenever any does, for every ε_i at once, and is the fallback where none does. The choice
+    looks at candidates only, so it spends nothing. The number of trials multiplies the rounds.
 
-    **Arguments:**
+    **Args:**
 
     - `inputs` [n, m, d], `targets` [n, m], of one dtype, float32 or float64; `rank` k ≤ min(n, d).
     - `key`: for a release that is meant, a new `privacy.secret_key()`, used once; see `centaur`.
@@ -138,9 +138,9 @@ def private_power_method(
     the clients; for data one owns, see `centaur`). Inside a trace a client with non-finite data counts as zero.
 
     **Source:** CENTAUR, Algorithms 3, 5 and 6 and appendix F. Departs from print: M_i is divided by the number
-    of samples drawn (the text has m̄ once and m̄_0 once). What the text prescribes for the start of CENTAUR is
-    out of reach under privacy: about 1.7 million samples a step for ε_i = 0.01 at d = 50 and k = 2, and a
-    number of trials whose ε is in the hundreds.
+    of samples drawn (the text has m̄ once and m̄_0 once). The text's start of CENTAUR is out of reach
+    under privacy: about 1.7 million samples a step for ε_i = 0.01 at d = 50 and k = 2. The ε of its trials is in the
+    hundreds.
 
     **Cost:** O(L trials n m̄ d k). In float32 only the last digits differ.
 

@@ -23,8 +23,8 @@ _COLUMNS = ("cell", "replicate", "compile_seconds", "run_seconds")
 _OUTPUTS_NEVER = (*_COLUMNS, *NAMES_NEVER)
 _FIELDS_NEVER = (*_COLUMNS, "failed", "name", "index", "value")
 _BLOCKS = 8
-# Of one lane. Measured on cores with 1 MiB of second-level cache: `clair` with 2.5 MiB a lane takes 1.5 times as long
-# in batches of 12 as in turn, with 10 MiB 1.5 times, CENTAUR with 15 MiB 2.4 times; FLUTE with 0.2 MiB half as long.
+# Of one lane. A batch of 12 over as many in turn, measured on cores with 1 MiB of second-level cache. `clair` takes 1.5
+# times as long with 2.5 MiB or 10 MiB a lane, CENTAUR with 15 MiB 2.4 times, FLUTE with 0.2 MiB half as long.
 _CACHE = 2**21
 
 
@@ -162,8 +162,8 @@ def check_names(cell: Cell, outputs: Sequence[Hashable]) -> None:
 def default_lane_width(bytes_per_replicate: int, replicates: int, platform: str) -> int:
     """Lanes a device computes at once, from the program and the request alone, never from the free memory.
 
-    The most that fit in 256 MiB (2 GiB on an accelerator) by `bytes_per_replicate`, at most 32 (1024), and so
-    few that `replicates` make eight blocks: then up to eight devices have work and a kill loses an eighth.
+    The most that fit in 256 MiB (2 GiB on an accelerator) by `bytes_per_replicate`, at most 32 (1024). And so few that
+    `replicates` make eight blocks: then up to eight devices have work and a kill loses an eighth.
     """
     limits = _CPU if platform == "cpu" else _ACCELERATOR
     fits = limits.memory // max(bytes_per_replicate, 1)

@@ -13,8 +13,8 @@ from typing import Any
 
 Processor = Mapping[str, str]
 
-# As XLA names them for `--xla_cpu_max_isa`, the last first: each with the name that Linux gives it, and with a kernel
-# of OpenBLAS that every processor with the set can run.
+# As XLA names them for `--xla_cpu_max_isa`, the last first. With the name that Linux gives each, and a kernel of
+# OpenBLAS that every processor with the set can run.
 _SETS = {
     "AVX512": ("avx512f", "Haswell"),
     "AVX2": ("avx2", "Haswell"),

@@ -34,26 +34,27 @@ def run(
 ) -> Results:
     """Run `replicate(key, cell)` for replicates 0, 1, … of each cell, batched and spread over the devices.
 
-    Replicate i of cell c gets the key `fold_in(fold_in(key, id(c)), i)`, where id(c) is a hash of the cell's
-    fields: adding, removing or reordering cells or replicates changes no other result. A device computes
-    `lane_width` replicates at once, always in the same program, so the number of devices and the order of the
-    blocks change no bit; another lane width changes the last digits. On CPU as many such programs run at once as
-    there are cores, and matrices are factored one by one: in jaxlib, batched factorisations can deadlock. Lanes are
-    batched; on CPU they are computed in turn in a cell whose replicate, as traced, holds over 2 MiB, since a batch
-    would leave the cache. The manifest says which.
+    Replicate i of cell c gets the key `fold_in(fold_in(key, id(c)), i)`, where id(c) is a hash of the cell's fields.
+    So adding, removing or reordering cells or replicates changes no other result. A device computes `lane_width`
+    replicates at once, always in the same program. So the number of devices and the order of the blocks change no bit.
+    Another lane width changes the last digits.
+
+    On CPU as many such programs run at once as there are cores. Matrices are factored one by one there: in jaxlib,
+    batched factorisations can deadlock. Lanes are batched. On CPU they are computed in turn in a cell whose replicate,
+    as traced, holds over 2 MiB: a batch would leave the cache. The manifest says which.
 
     **Args:**
 
-    - `replicate`: a function of a key and a cell that returns a dict of arrays (bool, integer, floating or
-        complex) with the same names and shapes each time. It is traced once a cell. A boolean output `failed`
+    - `replicate`: a function of a key and a cell that returns a dict of arrays, with the same names and shapes each
+        time. Arrays are bool, integer, floating or complex. It is traced once a cell. A boolean output `failed`
         marks a replicate that failed.
     - `cells`: frozen dataclasses or NamedTuples of numbers, strings, bools, None, tuples and frozen
         dataclasses of those. Static: shapes and Python branches may depend on them.
     - `key`: typed key, as from `jax.random.key`.
     - `replicates`: replicates a cell, 1 or more.
-    - `lane_width`: replicates that a device computes at once. None: that of the folder `out` if it holds one,
-        else what fits in 256 MiB (2 GiB on an accelerator) by the traced program, at most 32 (1024) and at
-        most an eighth of `replicates`.
+    - `lane_width`: replicates that a device computes at once. None: that of the folder `out` if it holds one.
+        Otherwise what fits in 256 MiB (2 GiB on an accelerator) by the traced program, at most 32 (1024) and at most
+        an eighth of `replicates`.
     - `out`: folder that receives `manifest.json` and each block of `lane_width` replicates when it is done.
         If it holds this sweep already, only what is missing is computed; cells and replicates may be added. A
         block that is damaged or foreign is reported by a warning and computed again. Of two sweeps that start
@@ -61,8 +62,8 @@ def run(
         each computes what it finds missing, to the same bits.
     - `arguments`: JSON values to record in the manifest, and to be equal when the sweep goes on: what
         `replicate` closes over.
-    - `progress`: show the cell and its phase, on a terminal by a bar, elsewhere (and without the extra
-        `clairjax[experiments]`) by a line for each tenth of the replicates; None: the bar alone.
+    - `progress`: show the cell and its phase by a bar on a terminal; None: the bar alone. Elsewhere, and without the
+        extra `clairjax[experiments]`, a line for each tenth of the replicates.
     - `devices`: the devices to use, one or more; None: all devices of this process.
 
     **Returns:** `Results`: arrays with a leading replicate axis for each cell; means, standard errors,
@@ -71,8 +72,8 @@ def run(
     **Warns:** of blocks that are damaged or foreign, and of blocks from several kinds of CPU, whose last digits
     differ: then it says what to set.
 
-    **Raises:** `ValueError` if an argument is invalid, or `out` holds a sweep with another key, lane width,
-    program, arguments, kind of device or version of JAX: the message names what differs. Likewise if its
+    **Raises:** `ValueError` if an argument is invalid. Likewise if `out` holds a sweep with another key, lane width,
+    program, arguments, kind of device or version of JAX; the message names what differs. Likewise if its
     `manifest.json` is not a sweep's or is damaged; the file stays as it is.
 
     **Cost:** one compile a cell; memory `lane_width` times that of one replicate on each device (on CPU: each
@@ -145,9 +146,9 @@ def run_part(
     """Compute and store one of n parts of a sweep, so that processes share it: on many machines, by any engine.
 
     A part is a stretch of all cells' blocks in order. Parts need nothing of each other and come in any order, also at
-    once. `run` with the same arguments then reads all blocks, computes what is missing, and returns the results: on
-    CPUs of one kind those of one process, to the bit. A part that was killed is started again, or left to `run`.
-    Another n may follow, since a stored block is neither computed again nor written again.
+    once. `run` with the same arguments then reads all blocks, computes what is missing, and returns the results. On
+    CPUs of one kind they are those of one process, to the bit. A part that was killed is started again, or left to
+    `run`. Another n may follow, since a stored block is neither computed again nor written again.
 
     **Args:** those of `run`, and
 
