@@ -84,6 +84,7 @@ EVERYONE = {
     "_precision",
     "_blend",
     "_cores",
+    "_factorisations",
 }
 CORE = {"jax", "jaxlib", "jaxtyping", "numpy", "equinox", "optax"}
 EXTRAS = [

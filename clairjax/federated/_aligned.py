@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .. import _validate
+from .._factorisations import factoring_in_turn
 from .._typing import Key
 from ..alignment import LowRankMatrices
 from ..models import LoRA, trainable
@@ -90,7 +91,10 @@ def reports(changes: Change) -> LowRankMatrices | Float[Array, "clients out in"]
 
 
 def over_layers(function: Callable[[Change], Found], layers: Sequence[Change]) -> list[Found]:
-    """`function` of each layer. Those of one shape are a loop, so that they are compiled once."""
+    """`function` of each layer. Those of one shape are a loop, so that they are compiled once.
+
+    Loops of several shapes run side by side, and batched factorisations in them would wait for each other for ever.
+    """
     alike: dict[Any, list[int]] = {}
     for place, layer in enumerate(layers):
         leaves, structure = jax.tree.flatten(layer)
@@ -98,6 +102,6 @@ def over_layers(function: Callable[[Change], Found], layers: Sequence[Change]) -
     found: dict[int, Found] = {}
     for places in alike.values():
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layers[place] for place in places))
-        done = jax.lax.map(function, stacked)
+        done = jax.lax.map(factoring_in_turn(function), stacked)
         found |= {place: jax.tree.map(lambda leaf, n=n: leaf[n], done) for n, place in enumerate(places)}
     return [found[place] for place in range(len(layers))]

@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, UInt32
 
 from .._compile import cpu_options
 from .._cores import cores
+from .._factorisations import one_matrix_at_a_time
 from .._progress import Progress
 from .._typing import Key
-from ._factorisations import one_matrix_at_a_time
 from ._plan import Cell, cell_id, cell_key, chunks_of, lane_indices, lanes_in_turn, replicates_in
 from ._processor import Processor, processor
 from ._results import failed_replicates

@@ -10,7 +10,7 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 from clairjax import sweep
-from clairjax.sweep._factorisations import one_matrix_at_a_time
+from clairjax._factorisations import one_matrix_at_a_time
 from clairjax.sweep._trace import fingerprint
 
 

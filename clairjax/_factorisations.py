@@ -11,11 +11,25 @@ from typing import Any
 import jax
 from jax.custom_batching import sequential_vmap
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jaxtyping import PyTree
 
 
 _OF_MATRICES = "cholesky eig eigh hessenberg householder_product lu ormqr qr schur svd triangular_solve tridiagonal"
 _AXES = {getattr(jax.lax.linalg, f"{name}_p", None): 2 for name in _OF_MATRICES.split()}
 _AXES[getattr(jax.lax.linalg, "tridiagonal_solve_p", None)] = 1  # its first operand is a diagonal
+
+
+def factoring_in_turn(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """A function of trees of arrays that does the same; on CPU with its factorisations one matrix at a time."""
+
+    def call(*given: PyTree) -> PyTree:
+        if jax.default_backend() != "cpu":
+            return function(*given)
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
+        values = jaxpr_as_fun(one_matrix_at_a_time(closed))(*jax.tree.leaves(given))
+        return jax.tree.unflatten(jax.tree.structure(shapes), values)
+
+    return call
 
 
 def one_matrix_at_a_time(closed: ClosedJaxpr) -> ClosedJaxpr:
