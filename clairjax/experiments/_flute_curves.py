@@ -8,7 +8,7 @@ from ..sweep import Estimate, Results
 from ._experiment import Preset
 from ._figure import band, legend_below, new_figure
 from ._flute_image_report import METHODS_TABLE, WHERE, of_part, one_each
-from ._flute_images import LARGE, PARTITIONS, SMALL, TINY, Cell, flute_images, runs
+from ._flute_images import LARGE, PARTITIONS, SMALL, Cell, flute_images, runs, tiny
 from ._image_experiment import ImageExperiment
 from ._images import dataset_notes
 from ._table import Column, Row, Tabulated, rows_of
@@ -61,7 +61,7 @@ def curves(number: int) -> ImageExperiment[Cell]:
         name=f"flute-fig{number}",
         summary=f"{title}: accuracy and neural collapse over rounds",
         presets={
-            "smoke": TINY[dataset],
+            "smoke": tiny((dataset, 6, 2), "FedRep", "FLUTE"),  # one program for all of these figures
             "laptop": Preset([cell for size in (SMALL, LARGE) for cell in runs([where], every=EVERY, **size)], 3),
             "paper": Preset(runs([where], every=EVERY), 5),
         },
