@@ -23,8 +23,8 @@ _COLUMNS = ("cell", "replicate", "compile_seconds", "run_seconds")
 _OUTPUTS_NEVER = (*_COLUMNS, *NAMES_NEVER)
 _FIELDS_NEVER = (*_COLUMNS, "failed", "name", "index", "value")
 _BLOCKS = 8
-# Of one lane. A batch of 12 over as many in turn, measured on cores with 1 MiB of second-level cache. `clair` takes 1.5
-# times as long with 2.5 MiB or 10 MiB a lane, CENTAUR with 15 MiB 2.4 times, FLUTE with 0.2 MiB half as long.
+# Of one lane. A batch of 12 over as many in turn, measured on cores with 1 MiB of second-level cache. `clair` takes
+# 1.5 times as long with 2.5 or 10 MiB a lane, CENTAUR with 15 MiB 2.4 times. FLUTE with 0.2 MiB takes half as long.
 _CACHE = 2**21
 
 
