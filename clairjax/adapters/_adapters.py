@@ -35,11 +35,16 @@ class Adapters:
     notices: tuple[str, ...] = ()
     renamed: dict[str, str] = field(default_factory=dict)
 
-    def factors(self, module: str, clients: Sequence[str] | None = None) -> LowRankMatrices:
-        """One module of the clients that have it, in float32 unless the files are float64."""
+    def factors(self, module: str, clients: Sequence[str] | None = None, count: int = 0) -> LowRankMatrices:
+        """One module of clients that have it, in float32 unless the files are float64; with zeros up to `count`."""
         chosen = self.modules[module] if clients is None else clients
-        ups, downs, scales = zip(*(self.clients[name].factors(module) for name in chosen), strict=True)
+        found = [self.clients[name].factors(module) for name in chosen]
+        ups, downs, scales = (list(each) for each in zip(*found, strict=True))
         dtype = np.result_type(*ups, *downs)
+        more = count - len(ups)
+        ups += [np.zeros_like(ups[0])] * more
+        downs += [np.zeros_like(downs[0])] * more
+        scales += [1.0] * more
         return LowRankMatrices(
             [up.astype(dtype) for up in ups], [down.astype(dtype) for down in downs], np.asarray(scales, dtype)
         )

@@ -1,13 +1,14 @@
 """Who belongs, by all modules together; and the refined factors of those who do."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from .. import _validate, alignment
 from ..alignment import LowRankMatrices, RefinedFactors
@@ -65,16 +66,11 @@ class Refinement:
         members = self.members_of(module)
         if not members:
             raise ValueError(f"module {module} must have members to be refined, got none.")
-        # Others make up the number where two are left; they are not counted, and not handed out.
-        others = [name for name in self.findings[module].clients if name not in members]
-        weights = self.adapters.factors(module, members + others[: max(0, LEAST - len(members))])
-        counted = jnp.arange(weights.shape[0]) < len(members)
-        refined = alignment.refine(
-            _clipped(weights, len(members)), counted, rank=self.shared_rank, shared=shared, shrink=self.shrink
-        )
-        theirs = ("own_up", "own_down", "common_share")
-        kept = replace(refined, **{part: getattr(refined, part)[: len(members)] for part in theirs})
-        return _some(weights, slice(len(members))), kept
+        weights = self.adapters.factors(module, members, filled(len(members)))
+        counted = np.arange(weights.shape[0]) < len(members)
+        clipped = _clipped(weights, len(members))
+        refined = alignment.refine(clipped, counted, rank=self.shared_rank, shared=shared, shrink=self.shrink)
+        return jax.tree.map(lambda leaf: _some(leaf, len(members)), weights), _first(refined, len(members))
 
 
 def refine(
@@ -171,13 +167,29 @@ def _apart(numbers: Numbers) -> dict[str, tuple[str, str]]:
     return {name: (kind, why) for kind, whys in kinds for name, why in whys.items()}
 
 
+def filled(clients: int) -> int:
+    """The next of 4, 6, 8, 12, 16, 24, …: with clients of zeros, who do not count, few numbers are compiled for."""
+    power = 2 ** max(2, (clients - 1).bit_length())
+    return power * 3 // 4 if power > 4 and clients <= power * 3 // 4 else power
+
+
+def _some(each: Array, members: int) -> Array:
+    """By NumPy: a slice would be compiled."""
+    return jax.device_put(np.asarray(each)[:members])
+
+
+def _first(refined: RefinedFactors, members: int) -> RefinedFactors:
+    """Of the clients who count; without the zeros of the others in what is common."""
+    up, down = np.asarray(refined.common_up), np.asarray(refined.common_down)
+    kept = np.any(up != 0, axis=0)
+    theirs = (_some(each, members) for each in (refined.own_up, refined.own_down))
+    common = (jax.device_put(up[:, kept]), jax.device_put(down[kept]))
+    return RefinedFactors(*theirs, *common, _some(refined.common_share, members))
+
+
 def _clipped(weights: LowRankMatrices, members: int) -> LowRankMatrices:
     """A client that sent ten times its update would be most of the mean."""
     sizes = np.sqrt(np.asarray(weights.squared_norms(), np.float64))
     most = CLIP * np.median(sizes[:members])
     share = np.minimum(1, most / np.where(sizes > 0, sizes, 1))
     return eqx.tree_at(lambda each: each.scale, weights, weights.scale * jnp.asarray(share, weights.dtype))
-
-
-def _some(weights: LowRankMatrices, places: slice | np.ndarray) -> LowRankMatrices:
-    return jax.tree.map(lambda leaf: leaf[places], weights)

@@ -76,15 +76,16 @@ class Shared:
         """Of the space that was used, and whether the search for it ended at its bound."""
         if self.refinement.shared_rank is not None:
             return self.refinement.shared_rank, False
-        turned = refined if self.space == "rows" else refined.mT
-        rows = np.asarray(turned.own_down, np.float64).reshape(-1, turned.own_down.shape[2])
+        down, up = (np.asarray(side, np.float64) for side in (refined.own_down, refined.own_up))
+        rows = np.concatenate(down if self.space == "rows" else up.swapaxes(1, 2))
         values = np.linalg.eigvalsh(rows.T @ rows if len(rows) > rows.shape[1] else rows @ rows.T)
         rank = int(np.sum(values > 1e-9 * values[-1]))
         return rank, rank >= Factored().max_rank
 
 
 def _both(weights: Any) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(weights.up, np.float64), np.asarray(weights.scaled_down(), np.float64)
+    up, down, scale = (np.asarray(part, np.float64) for part in (weights.up, weights.down, weights.scale))
+    return up, scale[:, None, None] * down
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def test_the_stranger_alone_is_out_whatever_its_rank(stranger, tmp_path):
         assert reported.ranks.tolist() == [rank for k, rank in enumerate(ranks) if f"c{k}" not in out]
         if stranger is None:
             everyone = jnp.ones(len(ranks), bool)
-            np.testing.assert_array_equal(refined.dense(), refine(reported, everyone).dense())
+            expected = np.asarray(refine(reported, everyone).dense())  # of nine; with zeros for twelve
+            np.testing.assert_allclose(refined.dense(), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
 def test_copies_of_one_adapter_do_not_set_the_rank(tmp_path):

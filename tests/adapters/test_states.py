@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("safetensors")
 
+from compilations import nothing_compiles
 from folders import CONFIG, MODULES, config, factors, keys, tensors
 from safetensors.numpy import save_file
 
@@ -78,6 +79,15 @@ def test_everyone_is_the_median_at_the_rank_and_scale_asked_for(tmp_path):
     given = hand_out(refine(in_memory(folders)), blend=0.0)
     save(refine(cj.adapters.load(folders), rank=4), tmp_path / "out", blend=0.0)
     same(given.everyone(state(tensors(folders[0]), config(folders[0]))), tmp_path / "out" / "global", 6 / 4)
+
+
+def test_another_number_of_members_compiles_nothing_new(written):
+    """Clients of zeros, who change nothing, make up 4, 6, 8, 12, …"""
+    folders = sorted((written[0] / "in").iterdir())  # eight, one of them a stranger
+    hand_out(refine(in_memory(folders[:7]), shared="rows"))
+    with nothing_compiles():
+        fewer = hand_out(refine(in_memory(folders[:6]), shared="rows"))
+    assert len(fewer.refinement.members) == 5 and fewer.t == 0
 
 
 def test_a_scale_at_which_nothing_fits_is_refused(tmp_path):
