@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,23 @@ def test_kernels_import_jax_only():
 def test_files_are_one_thing():
     assert not broken(lambda path: len(path.read_text().splitlines()) > 300)
     assert not broken(lambda path: ast.get_docstring(ast.parse(path.read_text())) is None)
+
+
+HOMES = {
+    r"\bPrecision\.HIGHEST": "_precision.py",
+    r"NaN or infinite values from client\(s\)": "_validate.py",
+    r"< LEAST:\s+raise fail": "_validate.py",
+    r"\bbasis\.T, precision=HIGHEST\)": "subspaces/_distance.py",  # rows projected on a row space
+    r"matmul\((\w+)\.T, \1, precision=HIGHEST\)": "kernels/_spectral.py",  # a Gram
+    r"matmul\((\w+), \1\.T, precision=HIGHEST\)": "subspaces/_distance.py",  # a projector
+    r"VERDICTS = \(\"": "alignment/_standing.py",
+    r"4 \* \w+\.shape\[0\] \* jnp\.finfo": "_precision.py",  # what of a spectrum is rounding
+}
+
+
+@pytest.mark.parametrize("what", HOMES)
+def test_what_has_one_home_is_written_there_alone(what):
+    assert [name_of(path) for path in FILES if re.search(what, path.read_text("utf-8"))] == [HOMES[what]]
 
 
 def test_compiled_code_never_calls_the_host():

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._precision import HIGHEST
 from .._typing import ScalarLike
+from ..kernels import gram
 
 
 @jax.named_scope("clairjax.neural_collapse")
@@ -37,10 +37,10 @@ def neural_collapse(
     """
     number = jnp.sum(mask).astype(head.dtype) if local else jnp.asarray(len(mask), head.dtype)
     several = number > 1
-    gram = jnp.matmul(head, head.T, precision=HIGHEST)
+    products = gram(head.T)
     pairs = mask[:, None] & mask[None]
     simplex = jnp.where(pairs, jnp.eye(len(mask), dtype=head.dtype) - 1 / number, 0)
-    distance = _norm(gram / _norm(gram, 1.0) - simplex / jnp.sqrt(jnp.where(several, number - 1, 1)))
+    distance = _norm(products / _norm(products, 1.0) - simplex / jnp.sqrt(jnp.where(several, number - 1, 1)))
     return jnp.where(several, distance, jnp.nan)
 
 
