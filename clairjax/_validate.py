@@ -9,6 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 
+LEAST = 3  # clients, for a majority to be defined
+
+
 def fail(name: str, must_be: str, got: object) -> ValueError:
     return ValueError(f"{name} must be {must_be}, got {got}.")
 
@@ -18,8 +21,8 @@ def concrete(value: Any) -> bool:
 
 
 def enough_clients(count: int, name: str) -> None:
-    if count < 3:
-        raise fail(name, "from at least 3 clients, for a majority to be defined", count)
+    if count < LEAST:
+        raise fail(name, f"from at least {LEAST} clients, for a majority to be defined", count)
 
 
 def finite_clients(name: str, *parts: Any) -> None:

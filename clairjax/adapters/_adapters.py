@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from .. import _validate
+from .._validate import LEAST
 from ..alignment import LowRankMatrices
 from ._agree import other_bases, other_shapes
 from ._folder import Folder, State, faulty, followed, read_folder
 from ._names import named_folders
 from ._renamed import apart
-
-
-LEAST = 3  # clients, for a majority to be defined
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,7 @@ def load(
     if unknown := [name for name in exclude if name not in named]:
         raise _validate.fail("exclude", f"among the clients, {', '.join(named)}", repr(unknown[0]))
     named = {name: folder for name, folder in named.items() if name not in exclude}
-    if len(named) < LEAST:
-        raise ValueError(
-            f"folders must be from at least {LEAST} clients, for a majority to be defined, got {len(named)}."
-        )
+    _validate.enough_clients(len(named), "folders")
     clients = {name: _read(folder, name, strict) for name, folder in named.items()}
     notices = [f"client {name}: left out, as it was said" for name in exclude]
     return compared(clients, notices, strict=strict, same_base=same_base)
@@ -122,8 +117,7 @@ def from_states(states: Mapping[str, State]) -> Adapters:
     Traceback (most recent call last):
     ValueError: states must be from at least 3 clients, for a majority to be defined, got 0.
     """
-    if len(states) < LEAST:
-        raise _validate.fail("states", f"from at least {LEAST} clients, for a majority to be defined", len(states))
+    _validate.enough_clients(len(states), "states")
     clients: dict[str, Folder] = {name: replace(each, name=name) for name, each in states.items()}
     return compared(clients, [], strict=False, same_base=True)
 

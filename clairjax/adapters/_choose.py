@@ -34,8 +34,7 @@ def choose(losses: Losses) -> float:
     >>> cj.adapters.choose({client: {0.0: 2.1, 0.5: 2.2, 1.0: 2.4} for client in "abc"})
     0.0
     """
-    if len(losses) < 3:
-        raise _validate.fail("losses", "of at least 3 clients", len(losses))
+    _validate.enough_clients(len(losses), "losses")
     values = sorted(next(iter(losses.values())))
     if 1 not in values:
         raise _validate.fail("losses", "known at t = 1, a client's own adapter", values)

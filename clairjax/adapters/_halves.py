@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _validate
-from ._adapters import LEAST
+from .._validate import LEAST
 from ._folder import Folder, read_folder
 from ._pool import Pool
 from ._products import Pair, inner_products

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array
 
 from .. import _validate, alignment
+from .._validate import LEAST
 from ..alignment import LowRankMatrices, RefinedFactors
-from ._adapters import LEAST, Adapters, too_few
+from ._adapters import Adapters, too_few
 from ._numbers import Numbers, examine
 from ._options import AUTO, ROWS, check_options
 from ._verdict import IDLE, UNUSABLE, ClientVerdict, Finding, judge

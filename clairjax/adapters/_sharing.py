@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._adapters import LEAST
+from .._validate import LEAST
 from ._choose import CANDIDATES, check_loss, choose
 from ._client import blended
 from ._command import Command

@@ -158,7 +158,7 @@ def _factors(factors: Any, name: str) -> Array | list[Array]:
         return jnp.asarray(factors)
     matrices = [jnp.asarray(one) for one in factors]
     if not matrices:
-        raise _validate.fail(name, "from at least 3 clients, for a majority to be defined", "none")
+        _validate.enough_clients(0, name)
     for k, matrix in enumerate(matrices):
         if matrix.ndim != 2 or 0 in matrix.shape:
             raise _validate.fail(f"{name} of client {k}", "a matrix without an empty axis", f"shape {matrix.shape}")

@@ -51,7 +51,10 @@ def test_a_gain_within_chance_is_none():
 @pytest.mark.parametrize(
     ("losses", "message"),
     [
-        ({"a": {1.0: 1}, "b": {1.0: 1}}, "losses must be of at least 3 clients, got 2."),
+        (
+            {"a": {1.0: 1}, "b": {1.0: 1}},
+            "losses must be from at least 3 clients, for a majority to be defined, got 2.",
+        ),
         ({name: {0.5: 1} for name in "abc"}, "losses must be known at t = 1, a client's own adapter, got [0.5]."),
         (
             {"a": {0.0: 1, 1.0: 1}, "b": {1.0: 1}, "c": {1.0: 1}},

@@ -226,7 +226,7 @@ SHAPES = {
     "factors of client 1 must be (5, r) and (r, 3), as of client 0": ([UP[0], UP[1, :4]], [DOWN[0], DOWN[1]]),
     "up must be of three axes, clients first, none of them empty, got shape (5, 2).": (UP[0], DOWN),
     "scale must be a number or of shape (4,), got shape (3,).": (UP, DOWN, np.ones(3)),
-    "up must be from at least 3 clients, for a majority to be defined, got none.": ([], []),
+    "up must be from at least 3 clients, for a majority to be defined, got 0.": ([], []),
     "up of client 1 must be a matrix without an empty axis, got shape (5, 0).": (
         [UP[0], UP[1, :, :0]],
         list(DOWN[:2]),
