@@ -74,10 +74,9 @@ class FedCP(LocalStrategy):
     The model is a `models.Classifier`.
 
     **Source:** Zhang et al. 2023 (FedCP), Algorithm 1; a baseline of FLUTE, 7.2. Context and heads are the paper's. In
-    the authors' code the context is the sum of |received head − the one received before|, clients send the mean of both
-    their heads, and the softmax has Gumbel noise, also in training; there is none here. As in the code, MMD² is over
-    the batch, with Gaussian kernels exp(−d²/(2a)) for a = 10, 15, 20, 50. FLUTE does not say which λ it used; FedCP has
-    5 for CIFAR-10.
+    the authors' code the context is the sum of |received head − the one received before|, and clients send the mean of
+    both their heads. Its softmax has Gumbel noise; there is none here. As in the code, MMD² is over the batch, with
+    Gaussian kernels exp(−d²/(2a)) for a = 10, 15, 20, 50. FLUTE does not say its λ; FedCP has 5 for CIFAR-10.
 
     >>> from clairjax.federated import FedCP
     >>> FedCP(epochs=5).align

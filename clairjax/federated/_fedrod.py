@@ -37,9 +37,9 @@ class FedRoD(LocalStrategy):
 
     The model is a `models.Classifier`.
 
-    **Source:** Chen and Chao 2022 (FedRoD with a linear head, not their hypernetwork; balanced softmax after Ren et al.
-    2020); a baseline of FLUTE, 7.2. The paper's losses. Both heads and the body take their steps together, from one
-    gradient. PFLlib's public code steps the personal head behind the others, and starts it as a copy of the generic one.
+    **Source:** Chen and Chao 2022, FedRoD with a linear head and not their hypernetwork; balanced softmax after Ren et
+    al. 2020; a baseline of FLUTE, 7.2. The paper's losses. Both heads and the body take their steps together, from one
+    gradient. PFLlib's public code steps the personal head behind the others, from a copy of the generic one.
 
     >>> from clairjax.federated import FedRoD
     >>> FedRoD(epochs=5).epochs
