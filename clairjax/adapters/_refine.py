@@ -183,9 +183,13 @@ def _first(refined: RefinedFactors, members: int) -> RefinedFactors:
     """Of the clients who count; without the zeros of the others in what is common."""
     up, down = np.asarray(refined.common_up), np.asarray(refined.common_down)
     kept = np.any(up != 0, axis=0)
-    theirs = (_some(each, members) for each in (refined.own_up, refined.own_down))
-    common = (jax.device_put(up[:, kept]), jax.device_put(down[kept]))
-    return RefinedFactors(*theirs, *common, _some(refined.common_share, members))
+    return RefinedFactors(
+        own_up=_some(refined.own_up, members),
+        own_down=_some(refined.own_down, members),
+        common_up=jax.device_put(up[:, kept]),
+        common_down=jax.device_put(down[kept]),
+        common_share=_some(refined.common_share, members),
+    )
 
 
 def _clipped(weights: LowRankMatrices, members: int) -> LowRankMatrices:
