@@ -25,7 +25,7 @@ BLOCKS = 2 * 40
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """Starts a sweep in a new process; compiled programs are shared between the processes, to save time."""
-    cache = tmp_path_factory.mktemp("compiled")
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tmp_path_factory.mktemp("compiled")
     return functools.partial(_start, cache)
 
 
@@ -38,7 +38,7 @@ def _start(cache, out, *, devices=1, lane_width=LANE_WIDTH, seed=7):
         "JAX_PLATFORMS": "cpu",
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": str(Path(__file__).parents[2]),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
     }
     command = [sys.executable, str(Path(__file__).with_name("sweep_cases.py"))]
     return subprocess.Popen(
