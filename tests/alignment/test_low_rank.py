@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clairjax import Factored, LowRankMatrices, Penalty, Status, clair, decompose
-from clairjax.alignment import compress
+from clairjax.alignment import compress, refine
 from clairjax.alignment._low_rank_clients import LowRankClients
 
 
@@ -119,12 +119,12 @@ def test_the_rank_is_that_of_the_shared_row_space(rng, dtype):
 
 
 def test_one_adapter_from_everyone_comes_back(rng, dtype):
-    """The identity: aggregating one product gives that product, the scale applied once."""
-    up, down = rng.normal(size=(30, 3)).astype(dtype), rng.normal(size=(3, 20)).astype(dtype)
-    weights = LowRankMatrices([up] * 4, [down] * 4, 0.5)
+    """The identity: aggregating one product gives that product, the scale applied once. Shapes of the next test."""
+    up, down = rng.normal(size=(40, 2)).astype(dtype), rng.normal(size=(2, 50)).astype(dtype)
+    weights = LowRankMatrices([up] * 10, [down] * 10, 0.5)
     refined = clair(weights).refined
-    np.testing.assert_allclose(refined.dense(), np.stack([0.5 * up @ down] * 4), atol=1e-4)
-    again = compress(refined, 3)
+    np.testing.assert_allclose(refined.dense(), np.stack([0.5 * up @ down] * 10), atol=1e-4)
+    again = compress(refined, 2)
     np.testing.assert_allclose(again.dense(), refined.dense(), atol=1e-4)
 
 
@@ -204,19 +204,22 @@ def test_small_matrices_are_formed(rng):
     """Where the factors hold more numbers than the matrices."""
     weights = LowRankMatrices(rng.normal(size=(5, 4, 3)), rng.normal(size=(5, 3, 6)))
     assert not isinstance(weights.clients(), LowRankClients)
-    found, expected = clair(weights), clair(weights.dense())
-    np.testing.assert_allclose(found.refined.dense(), expected.refined, atol=1e-4)
+    found, expected = (decompose(each, Penalty(2.0, 1.0)) for each in (weights, weights.dense()))
+    np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-6)
+    members = np.arange(5) > 0
+    found, expected = (refine(each, members, rank=2) for each in (weights, weights.dense()))
+    np.testing.assert_allclose(found.dense(), expected, atol=1e-4)
 
 
 def test_jit_vmap_and_a_status_for_bad_numbers():
     weights = [clients(np.random.default_rng(seed)) for seed in range(2)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *weights)
-    both = jax.jit(jax.vmap(lambda each: clair(each, rank=2).refined.dense()))(stacked)
-    for place, each in enumerate(weights):
-        np.testing.assert_allclose(both[place], clair(each, rank=2).refined.dense(), atol=1e-3)
     bad = LowRankMatrices(weights[0].up.at[3, 0, 0].set(jnp.nan), weights[0].down, weights[0].scale)
-    found = jax.jit(clair)(bad)
-    assert found.status == Status.nonfinite_input and not found.members.any()
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *weights, bad)
+    found = jax.jit(jax.vmap(lambda each: clair(each, rank=2)))(stacked)
+    dense = jax.vmap(lambda refined: refined.dense())(found.refined)
+    for place, each in enumerate(weights):
+        np.testing.assert_allclose(dense[place], clair(each, rank=2).refined.dense(), atol=1e-3)
+    assert (found.status == Status.nonfinite_input).tolist() == [False, False, True] and not found.members[2].any()
 
 
 UP, DOWN = np.ones((4, 5, 2)), np.ones((4, 2, 3))
