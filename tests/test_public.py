@@ -182,6 +182,7 @@ HOMES = {
     r"matmul\((\w+)\.T, \1, precision=HIGHEST\)": "kernels/_spectral.py",  # a Gram
     r"matmul\((\w+), \1\.T, precision=HIGHEST\)": "subspaces/_distance.py",  # a projector
     r"VERDICTS = \(\"": "alignment/_standing.py",
+    r"NEAR\w* = 0\.": "alignment/_majority.py",  # of near copies
     r"4 \* \w+\.shape\[0\] \* jnp\.finfo": "_precision.py",  # what of a spectrum is rounding
 }
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from .. import _validate
+from ..alignment import NEAR_COPY
 from ._products import Pair, inner_products, summed
 from ._refine import CLIP, Refinement
 
 
-NEAR = 0.1  # of the usual distance, within which an adapter is a copy
 STEPS, STILL = 1000, 1e-9  # Weiszfeld's, and the change of a weight at which he stops
 CLOSEST = 1e-6  # of the usual distance: a matrix that is the median itself has a finite weight
 Samples = Mapping[str, float]
@@ -118,7 +118,7 @@ def _votes(samples: np.ndarray, groups: Groups) -> np.ndarray:
         squares[both] = np.where(np.isnan(squares[both]), 0, squares[both]) + mine
     pairs = np.sort(squares[np.triu_indices(len(samples), 1)])
     if len(pairs := pairs[~np.isnan(pairs)]):
-        copies = (squares <= NEAR**2 * pairs[len(pairs) // 5]).sum(1)
+        copies = (squares <= NEAR_COPY**2 * pairs[len(pairs) // 5]).sum(1)
     return bounded(samples / np.maximum(copies, 1))
 
 

@@ -22,6 +22,7 @@ from ._gain import even_mse_factor as even_mse_factor
 from ._gain import projected_errors as projected_errors
 from ._level_ranks import level_ranks as level_ranks
 from ._low_rank import LowRankMatrices as LowRankMatrices
+from ._majority import NEAR_COPY as NEAR_COPY
 from ._noiseless import Multipliers as Multipliers
 from ._pool import pool as pool
 from ._program import Decomposition as Decomposition

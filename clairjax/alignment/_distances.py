@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._typing import ScalarLike
 from ._contrasts import pair_index
-from ._majority import NEAR, copies, identical_majority, votes_needed
+from ._majority import NEAR_COPY, copies, identical_majority, votes_needed
 
 
 # Of a tight group, in units of 1/√freedom. It is looked for in every row, so it has to be plainer than a gap.
@@ -45,7 +45,7 @@ class Distances(NamedTuple):
         exact = usual <= 4 * rounding
         deviation = 1 / jnp.sqrt(jnp.maximum(jnp.asarray(freedom, dtype), 1))
         alike = _alike(off_subspace, own_reach, usual, deviation) & ~exact & ~own
-        near = alike & (off_subspace <= NEAR * usual)
+        near = alike & (off_subspace <= NEAR_COPY * usual)
         # A copy tells nothing of the noise: it is put at its twin's distance to the nearest other client, where it is
         # nearer than that. But a majority of copies has no noise.
         copy = (copies(separations) | near) & ~identical_majority(separations)

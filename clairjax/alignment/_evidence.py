@@ -8,12 +8,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from ._low_rank import LowRankMatrices
+from ._majority import NEAR_COPY
 
 
-NEAR = 0.01  # of the usual squared distance of directions: clients with data of their own are not that close
 USUAL = 5  # of so many pairs the nearest is what is usual: within a majority, whatever the others are
 ROUNDING = 1e-12  # of squared distances of directions: a file's float32
-
 COMMON, STEPS = 4, 3  # directions of the clients' mean, and steps of the power method that finds them
 
 Numbers = Array | np.ndarray
@@ -44,7 +43,7 @@ class Evidence(NamedTuple):
 def evidence(weights: LowRankMatrices | tuple[Numbers, Numbers] | Shaped[Numbers, "clients out in"]) -> Evidence:
     """What one layer tells of each pair of its clients, for `pool`: of one layer inside a trace, say.
 
-    **Arguments:** `weights`, [clients, out, in] or `LowRankMatrices`; or a pair of arrays, B [clients, out, rank] and
+    **Args:** `weights`, [clients, out, in] or `LowRankMatrices`; or a pair of arrays, B [clients, out, rank] and
     A [clients, rank, in], where columns of zeros fill up smaller ranks.
 
     **Returns:** `Evidence`, in NumPy arrays of NumPy arrays: then nothing is compiled.
@@ -166,7 +165,7 @@ def _near(cosine: Either) -> Either:
     differ = others & (apart > rounding)
     far = xp.sort(xp.where(differ, apart, np.inf).reshape(-1))
     usual = far[xp.minimum(differ.sum() // USUAL, count * count - 1)]
-    return others & (apart <= xp.maximum(xp.where(xp.isfinite(usual), NEAR * usual, 0), rounding))
+    return others & (apart <= xp.maximum(xp.where(xp.isfinite(usual), NEAR_COPY**2 * usual, 0), rounding))
 
 
 def _shares(near: Either, dtype: Any) -> Either:

@@ -7,8 +7,8 @@ from .._typing import ScalarLike
 from ._contrasts import low_quantile
 
 
-# Of a near copy, over the usual distance of a majority: its own noise would be a hundredth of the others'.
-NEAR = 0.1
+# Of a near copy, over the usual distance of a majority: its own noise would have a hundredth of the others' variance.
+NEAR_COPY = 0.1
 
 
 def votes_needed(count: int, vote_share: ScalarLike) -> Int[Array, ""]:

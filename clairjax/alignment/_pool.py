@@ -16,13 +16,13 @@ from ._standing import Verdict, standing
 def pool(layers: Iterable[Any], clients: Iterable[Sequence[int]] | None = None) -> Verdict:
     """Say of each client, by all layers together, how it stands to the others: by direction, size and row space.
 
-    A pair's agreement is the sum over layers of cosines, ⟨W_j, W_k⟩ / ‖W_j‖‖W_k‖, over the sum of the overlaps of
-    row spaces, tr(P_j P_k) / √(r_j r_k): two adapters of different A can have no larger cosine. A client's agreement
-    is what it reaches with half of the others. It is compared with the usual one and its spread, a median and a
-    median deviation over the clients that are not low; once by the agreement and once by the plain cosine, since the
-    better of both counts. Nothing but the fleet itself sets what is usual.
+    A pair's agreement is the sum over layers of cosines, ⟨W_j, W_k⟩ / ‖W_j‖‖W_k‖, over the sum of overlaps of row
+    spaces, tr(P_j P_k) / √(r_j r_k). Two adapters of different A can have no larger cosine. A client's agreement is
+    what it reaches with half of the others. It is compared with what is usual and its spread, a median and a median
+    deviation over the clients that are not low. That is done by the agreement and by the plain cosine, and the better
+    counts. Nothing but the fleet itself sets what is usual.
 
-    - *unrelated*: agrees less than half as much as is usual, and that by more than the spread explains; and with no
+    - *unrelated*: agrees less than half as much as is usual, by more than the spread explains. It also agrees with no
       member as members agree with each other, the lowest tenth of their pairs left out.
     - *sign-flipped*: agrees as much, with the other sign.
     - *other rows*: WᵀW agrees less than half as much as is usual, where directions do not tell or are undiminished.
@@ -34,7 +34,7 @@ def pool(layers: Iterable[Any], clients: Iterable[Sequence[int]] | None = None) 
     Clients that sent one matrix up to its scale, or nearly, in most layers have one vote together. If half of the
     fleet agrees on something, that is what is usual.
 
-    **Arguments:**
+    **Args:**
 
     - `layers`: of each the matrices of three or more clients, [clients, out, in] or `LowRankMatrices`, float32 or
       float64, or their `Evidence`. Shapes may differ between layers. An iterator is read one layer at a time. Or
@@ -43,11 +43,11 @@ def pool(layers: Iterable[Any], clients: Iterable[Sequence[int]] | None = None) 
 
     **Returns:** `Verdict`, over the fleet, in NumPy arrays of float64. Inside a trace, in the layers' type.
 
-    **Raises:** `ValueError` for no layer; for layers and places that do not fit; for a layer of fewer than three
-    clients, or with values that are not finite.
+    **Raises:** `ValueError` for no layer, and for layers and places that do not fit. Likewise for a layer of fewer
+    than three clients, or with values that are not finite.
 
     **Source:** not in CLAIR, which votes on each matrix alone. Off-subspace distances of adapters that were trained
-    tell strangers from members no better than a coin; these agreements do.
+    tell contaminated clients from members no better than a coin; these agreements do.
 
     **Cost:** of factors K²r²(out + in) a layer, of others K·in³; memory of one layer and K² a layer. Nothing is
     compiled outside a trace.

@@ -25,8 +25,9 @@ class Usual(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What is usual of members: the cosine with what is shared, plain and over the overlap of the row spaces, and the
-    spread of logarithms of sizes.
+    """What is usual of members: the cosine with what is shared, and the spread of logarithms of sizes.
+
+    The cosine is taken plain, and over the overlap of the row spaces.
 
     `Reference.of` finds it; `verdict` places a client who was not there. The rule is `pool`'s for directions and
     sizes. Row spaces and copies are not judged.
@@ -51,8 +52,7 @@ class Reference(NamedTuple):
         overlap: Float[np.ndarray, " members"],
         size: Float[np.ndarray, " members"],
     ) -> "Reference":
-        """Of each member's cosine with what the others share, the overlap of its row space with what all share, and
-        its size over the usual one."""
+        """From each member's cosine with what the others share, its overlap of row spaces, and its relative size."""
         sizes = float(np.median(np.abs(np.log(size))))
         usual = Usual.of(agreement), Usual.of(agreement / overlap)
         return Reference(len(agreement), *usual, max(1.4826 * sizes, FLOOR))

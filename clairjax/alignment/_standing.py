@@ -202,8 +202,7 @@ def _signs(fleet: _Fleet) -> Either:
 
 
 def _directions(fleet: _Fleet, core: Either, signs: Either) -> _Directions:
-    """Low is who agrees less with the core than is usual in it, by the corrected and by the plain cosine: the
-    correction is too much where few directions rule."""
+    """Low is who agrees less with the core than is usual, by both cosines: few directions make the corrected wrong."""
     xp: Any = fleet.plain.__array_namespace__()
     corrected, plain = (_level(table, fleet, core, signs) for table in (fleet.corrected, fleet.plain))
     relative = signs * xp.maximum(signs * corrected.relative, signs * plain.relative)
@@ -239,7 +238,7 @@ def _level(table: Either, fleet: _Fleet, core: Either, signs: Either | None = No
     mine = _median(signs[:, None] * signs * table, fleet.compared & core, mean=False)
     usual = _median(mine, core)
     both, upwards = (_median(abs(mine - usual), core & side) for side in (True, mine >= usual))
-    # Strangers in the core agree less, so that deviations upwards can be the better.
+    # Contaminated clients in the core agree less, so that deviations upwards can be the better.
     return _Level(signs * mine, usual, xp.maximum(1.4826 * xp.minimum(both, upwards), FLOOR * abs(usual)))
 
 
