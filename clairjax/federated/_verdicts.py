@@ -9,7 +9,7 @@ from ..alignment import VERDICTS
 
 
 MEMBER, UNDECIDED = VERDICTS.index("member"), VERDICTS.index("undecided")
-ODD = ("sign-flipped", "unrelated", "other rows", "rescaled")
+ODD = ("sign-flipped", "unrelated", "other rows", "rescaled", "absent")
 
 
 class Verdicts(eqx.Module):
@@ -18,6 +18,8 @@ class Verdicts(eqx.Module):
     - `latest` [clients]: the last one of each client, −1 before its first round.
     - `times` [clients, verdicts]: in how many rounds. `first`, `last`: in which, from 1; 0 for never.
     - `round`: how many rounds there were.
+
+    *absent* is a client of the round whose change was zero, or not finite.
 
     `print` names the clients that did not belong in most of their rounds, and says in which.
     """

@@ -72,8 +72,8 @@ def test_members_get_what_refine_gives_them_and_others_keep_their_own(round_):
 
 def test_a_contaminated_client_is_named_with_its_round(round_):
     verdicts = round_[2].verdicts
-    assert verdicts.named == {FLIPPED: {"sign-flipped": (1, 1, 1)}}
-    assert str(verdicts) == f"client {FLIPPED}: sign-flipped in 1 of 1 rounds, from 1 to 1"
+    assert verdicts.named == {FLIPPED: {"sign-flipped": (1, 1, 1)}, BROKEN: {"absent": (1, 1, 1)}}
+    assert str(verdicts).splitlines()[0] == f"client {FLIPPED}: sign-flipped in 1 of 1 rounds, from 1 to 1"
     words = [alignment.VERDICTS[kind] for kind in np.delete(verdicts.latest, AWAY)]
     assert words == ["member"] * 4 + ["sign-flipped", "member", "absent", "member"]
     assert verdicts.latest[AWAY] == -1
@@ -81,7 +81,8 @@ def test_a_contaminated_client_is_named_with_its_round(round_):
     again = verdicts.after(jnp.arange(CLIENTS), jnp.maximum(verdicts.latest, 0), present).after(
         jnp.arange(CLIENTS), jnp.full(CLIENTS, alignment.VERDICTS.index("unrelated")), present
     )
-    assert again.named == {FLIPPED: {"sign-flipped": (2, 1, 2), "unrelated": (1, 3, 3)}}
+    assert again.named[FLIPPED] == {"sign-flipped": (2, 1, 2), "unrelated": (1, 3, 3)}
+    assert set(again.named) == {FLIPPED, BROKEN}
     assert again.times[1].sum() == 3 and again.first[1].max() == 3  # once in three rounds is no name
 
 
