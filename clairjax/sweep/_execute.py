@@ -158,8 +158,8 @@ def _chunks_at_once(devices: Sequence[jax.Device]) -> int:
 def lower_blocks(program: Program, devices: Sequence[jax.Device], key: Key, lane_width: int) -> Callable[[], Compute]:
     """The program, to be compiled by a call: indices of `lane_width` replicates a device in, their outputs out.
 
-    Under `shard_map` a device runs the program of its own lanes: no loop waits for another device's slowest
-    replicate, and the lanes' arithmetic is the same whatever the number of devices.
+    Under `shard_map` a device runs the program of its own lanes. So no loop waits for another device's slowest
+    replicate, and the lanes' arithmetic does not depend on the number of devices.
     """
     mesh = Mesh(np.array(devices), ("replicates",))  # `jax.make_mesh` would refuse arguments that are not sharded
     shared, split = PartitionSpec(), PartitionSpec("replicates")
