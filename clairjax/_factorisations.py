@@ -1,7 +1,7 @@
 """On CPU, factor one matrix at a time: jaxlib's batched factorisations can wait for each other for ever.
 
 jaxlib hands the matrices of a batch to XLA's thread pool and waits for them on a thread of that same pool. When
-every thread waits so, nothing runs any more: with as many devices as threads, or as many factorisations that do
+every thread waits so, nothing runs any more. That takes as many devices as threads, or as many factorisations that do
 not depend on each other. A batch of one is computed where it is called and waits for nothing.
 """
 

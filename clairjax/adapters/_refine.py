@@ -93,8 +93,8 @@ def refine(
     *unusable*, and so is a client that `load` found at fault. A client that sent zeros is *idle*. Members are those
     who agree with the others as is usual, also where they are rescaled.
 
-    No verdict from factors can tell a task of one's own from a wrong task, a backdoor in a part of the data, or
-    whether sharing helps. If half of the clients collude, theirs is what is usual.
+    No verdict from factors can tell a task of one's own from a wrong task. Nor can it tell a backdoor in a part of
+    the data, or whether sharing helps. If half of the clients collude, theirs is what is usual.
 
     **Arguments:**
 

@@ -54,8 +54,8 @@ def save(
 
     - `blend` says it;
     - `evaluate` is given: `choose` finds it;
-    - three members have folders `half-a` and `half-b` in their own: adapters trained in the same way on halves of
-      their data. t is 0 where halves of different clients agree as well as a client's own two, or else 1;
+    - three members have folders `half-a` and `half-b` in their own: adapters trained alike on halves of their data.
+      Then t is 0 where halves of different clients agree as well as a client's own two, or else 1;
     - `refine` was told `shared="rows"` or `"columns"`: 0.
 
     What is shared is the median, or with rows or columns what CLAIR makes of a client. "auto" is CLAIR's where most
