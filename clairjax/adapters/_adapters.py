@@ -61,7 +61,7 @@ def load(
     pickle is ever read. A client with a fault is unusable, for a reason that is told, and the others are loaded. It is
     a fault to adapt another base model than most, or a module in another shape.
 
-    **Arguments:**
+    **Args:**
 
     - `folders`, one a client. A mapping of names to folders, or `NAME=FOLDER`, names a client. Otherwise its name is
       the shortest end of its path that no other has, joined by hyphens.
@@ -104,7 +104,7 @@ def load(
 def from_states(states: Mapping[str, State]) -> Adapters:
     """Adapters that are in memory, as `load` gives those in folders; over one base model, whatever it is called.
 
-    **Arguments:** `states`, of `state`, by their clients' names; at least three.
+    **Args:** `states`, of `state`, by their clients' names; at least three.
 
     **Returns:** `Adapters`.
 

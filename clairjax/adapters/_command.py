@@ -52,7 +52,7 @@ def _filled(word: str, known: dict[str, str]) -> str:
 def command(text: str) -> Command:
     """A command line that measures a client's adapter, for `save(…, evaluate=…)`.
 
-    **Arguments:** `text`, as "python score.py {client} {adapter}". Quotes group words as in a shell, but no shell
+    **Args:** `text`, as "python score.py {client} {adapter}". Quotes group words as in a shell, but no shell
     runs: no variable, pipe or `;` means anything.
 
     **Raises:** `ValueError` for a text without words or without {adapter}, or with a quote that does not end.

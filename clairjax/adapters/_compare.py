@@ -39,7 +39,7 @@ def compare(
     which `report.json` has. Its verdict is *member*, *rescaled*, *sign-flipped*, *unrelated* or *undecided*, as of
     `refine`; or *idle* or *unusable*. Other row spaces and copies are not seen: for them run `refine` again.
 
-    **Arguments:**
+    **Args:**
 
     - `out`: what `save` wrote.
     - `folders`, of the late clients, one or more, as in `load`.

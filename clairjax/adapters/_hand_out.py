@@ -83,7 +83,7 @@ class HandOut:
 def hand_out(refinement: Refinement, *, samples: Samples | None = None, blend: float | None = None) -> HandOut:
     """What the members share, as `save` finds it, without a file: for adapters of `from_states`.
 
-    **Arguments:** `refinement`, of `refine`, whatever rank it was told. `samples`, `blend`: as in `save`.
+    **Args:** `refinement`, of `refine`, whatever rank it was told. `samples`, `blend`: as in `save`.
 
     **Returns:** `HandOut`, whose adapters have the bits of what `save` writes with the same rank, over their scale.
 

@@ -11,7 +11,7 @@ def check_options(
 ) -> None:
     """Refuse what `refine`, `save` and `hand_out` would refuse.
 
-    **Arguments:** `shared`, `shared_rank`, `shrink`: as in `refine`; `blend`: as in `save`.
+    **Args:** `shared`, `shared_rank`, `shrink`: as in `refine`; `blend`: as in `save`.
 
     **Raises:** `ValueError` naming the argument.
 

@@ -96,7 +96,7 @@ def refine(
     No verdict from factors can tell a task of one's own from a wrong task. Nor can it tell a backdoor in a part of
     the data, or whether sharing helps. If half of the clients collude, theirs is what is usual.
 
-    **Arguments:**
+    **Args:**
 
     - `adapters`, of `load`.
     - `rank`: of the factors that `save` writes. None is the smallest whose relative Frobenius error is at most

@@ -39,7 +39,7 @@ class Written:
 def report(refinement: Refinement, written: Written | None = None) -> dict[str, Any]:
     """The content of `report.json`; before anything is written, without what is shared and how.
 
-    **Arguments:** `refinement`, of `refine`; `written`, of `save` alone.
+    **Args:** `refinement`, of `refine`; `written`, of `save` alone.
 
     **Cost:** none to speak of.
 

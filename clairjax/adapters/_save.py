@@ -71,7 +71,7 @@ def save(
     says so. A call that is killed leaves the hidden folder, `.OUT.*.tmp`. A former result is moved away first: it may
     be left as `.OUT.*.old/out`.
 
-    **Arguments:**
+    **Args:**
 
     - `refinement`, of `refine`. `out`: a new or empty folder; with `force` also one that an earlier call wrote.
     - `samples`: by client, the numbers that they trained on. The median is weighted by them. They are claims:
@@ -117,7 +117,7 @@ def candidates(
     Each client measures its own, `out/CLIENT/t-0`, `t-0.25`, `t-0.5`, `t-0.75` and `t-1`, which is its adapter as it
     was. `choose` takes their losses, and `save(…, blend=t)` what it chose.
 
-    **Arguments:** `refinement`, `samples`, `progress`: as in `save`. `out`: a new or empty folder.
+    **Args:** `refinement`, `samples`, `progress`: as in `save`. `out`: a new or empty folder.
 
     **Returns:** the folders by client and t.
 

@@ -44,7 +44,7 @@ class Copying(eqx.Module):
     - `"shifted"`: the second copy is the segment with each letter replaced by the next, the last by the first;
     - `"random"`: no copy, every letter is drawn alone (`second` and `lengths` say where the copy would be).
 
-    **Arguments:**
+    **Args:**
 
     - `exponent`: t, a float, may be traced. `lengths` [options] integers, 1 ≤ L, 2L + 2 ≤ `time`.
     - `length_weights` [options] ≥ 0; None means equal.
@@ -173,7 +173,7 @@ def copying_mask(sequences: Sequences) -> Bool[Array, "count time"]:
 def masked_accuracy(logits: Float[Array, "count time vocabulary"], sequences: Sequences) -> Float[Array, ""]:
     """Share of judged tokens that the model finds, over all sequences.
 
-    **Arguments:** `logits` [count, time, vocabulary]: at position t those of the token at t + 1, given the tokens up
+    **Args:** `logits` [count, time, vocabulary]: at position t those of the token at t + 1, given the tokens up
     to t; the last position's are not used. `sequences`.
 
     **Returns:** a scalar in the dtype of the logits; NaN where no token is judged (all segments shorter than 4).

@@ -25,7 +25,7 @@ class SharedSubspace(eqx.Module):
     coordinate from `condition` down to 1, evenly. Over many clients the singular values of the heads divided by
     √clients tend to these factors: s_k = 1 and s_1/s_k = `condition`. No head is longer than `condition · √rank`.
 
-    **Arguments** (sizes, all static): `clients` n ≥ 1, `samples` m ≥ 1 per client, `features` d > rank,
+    **Args** (sizes, all static): `clients` n ≥ 1, `samples` m ≥ 1 per client, `features` d > rank,
     `rank` k ≥ 1. Traced: `condition` κ ≥ 1, `noise` ≥ 0, the standard deviation added to the targets.
 
     **Raises:** `ValueError` for sizes outside these ranges.

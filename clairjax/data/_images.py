@@ -30,7 +30,7 @@ def read_images(folder: str | os.PathLike[str], *, prefix: str | None = None) ->
     - a folder of pictures for each class, or `train` and `test` with such folders. All pictures must be of one size.
       It needs Pillow.
 
-    **Arguments:** `folder`; `prefix`, of the idx files where a folder has several sets, such as `"emnist-digits-"`.
+    **Args:** `folder`; `prefix`, of the idx files where a folder has several sets, such as `"emnist-digits-"`.
 
     **Returns:** `LabelledImages`. Classes of folders are numbered in the order of their names. Without test files the
     test arrays are empty.
@@ -76,7 +76,7 @@ def _chosen(path: Path, prefixes: list[str], prefix: str | None) -> str:
 def digits(*, test: float = 0.2) -> LabelledImages:
     """1,797 handwritten digits of 8 × 8 pixels that scikit-learn ships: real images at once, from no file.
 
-    **Arguments:** `test`: the share of the samples that is held out, the last of their order, other writers' for the
+    **Args:** `test`: the share of the samples that is held out, the last of their order, other writers' for the
     most part; 0 for none.
 
     **Raises:** `ImportError` without scikit-learn.

@@ -40,7 +40,7 @@ class MultiResponse(eqx.Module):
     the entries of W_0 (out × in), A (rank × in) and B^(k) (out × rank) are uniform on [−1, 1]. A contaminated
     client has W^(k) = W_0 + c/√(out · (in − rank)) · Z^(k), with c drawn once per problem from `signals`.
 
-    **Arguments** (sizes, all static):
+    **Args** (sizes, all static):
 
     - `clients`: K ≥ 1. `outputs`: q > rank. `inputs`: p > rank. `samples`: n ≥ p, per client.
     - `rank`: r ≥ 1, of the shared row space.
@@ -136,7 +136,7 @@ def ols(
 
     W^(k) = Σ_i y_i x_iᵀ (Σ_i x_i x_iᵀ)⁻¹, by the Cholesky factor of the Gram matrix.
 
-    **Arguments:** `inputs` [K, n, p] with n ≥ p and full column rank, `targets` [K, n, q], of one dtype.
+    **Args:** `inputs` [K, n, p] with n ≥ p and full column rank, `targets` [K, n, q], of one dtype.
 
     **Returns:** [K, q, p]; NaN for a client whose inputs do not have full column rank.
 

@@ -100,7 +100,7 @@ def partition(
 ) -> Federation:
     """Labelled images dealt to clients; each client's samples split into training, test and validation.
 
-    **Arguments:**
+    **Args:**
 
     - `images` [samples, height, width, channels], uint8 or floats; without channels for grey ones.
     - `labels` [samples], integers from 0.

@@ -28,7 +28,7 @@ class LinearTasks(eqx.Module):
     `law="normal"` (7.1) every φ_i is standard normal and independent of the others. In both Φ has full rank: any
     representation with fewer than min(d, M) columns leaves something out.
 
-    **Arguments** (static): `clients`: M ≥ 1. `features`: d ≥ 1. `samples`: N ≥ 1, per client. `law`.
+    **Args** (static): `clients`: M ≥ 1. `features`: d ≥ 1. `samples`: N ≥ 1, per client. `law`.
 
     Traced: `noise` ≥ 0, the standard deviation of e.
 

@@ -44,7 +44,7 @@ def backbone(
 ) -> CopyingTransformer:
     """The model that these settings give: from its file, or by training it and writing the file.
 
-    **Arguments:** `settings`. `folder`: where its file is or shall be, unless the environment variable
+    **Args:** `settings`. `folder`: where its file is or shall be, unless the environment variable
     `CLAIRJAX_CACHE` names another; without either it is kept by the caller alone. `progress`: as in
     `clairjax.sweep.run`.
 

@@ -13,7 +13,7 @@ def crop_and_flip(
 ) -> Num[Array, "batch height width channels"]:
     """Each image padded by zeros on all sides, cut to its size at a random place, and mirrored half of the time.
 
-    **Arguments:** `images`, of whole numbers before they are scaled: zero is black then. `pad` ≥ 0.
+    **Args:** `images`, of whole numbers before they are scaled: zero is black then. `pad` ≥ 0.
 
     **Source:** FLUTE's code (pad 4). CENTAUR's pads behind the scaling, so with grey.
 

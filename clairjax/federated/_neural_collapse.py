@@ -15,7 +15,7 @@ def neural_collapse(
 ) -> Float[Array, ""]:
     """Distance of a head's Gram matrix from that of a simplex: ‖HᵀH/‖HᵀH‖_F − uuᵀ ⊙ (I − 11ᵀ/m)/√(m − 1)‖_F.
 
-    **Arguments:**
+    **Args:**
 
     - `head` [classes, features]: the weights of the last layer, Hᵀ. `mask` [classes]: u, the classes a client has.
     - `local`: m is the number of the client's own classes, not of all.

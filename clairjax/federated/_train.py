@@ -43,7 +43,7 @@ def train(
 ) -> History:
     """Train a model on clients by a strategy.
 
-    **Arguments:**
+    **Args:**
 
     - `model`: where all start; a `models.Classifier`, or any module that gives logits for a batch of images.
     - `strategy`: `FedAvg()`, `Flute()`, `Centaur(…)`, …, or one of your own: see the how-to.

@@ -20,7 +20,7 @@ Loss = Callable[[Tensors], float]
 def start_from(message: Message, context: Context, fields: Mapping[str, Any], loss: Loss | None = None) -> Tensors:
     """The adapter that a node goes on with: what it received, or its own where that is better.
 
-    **Arguments:**
+    **Args:**
 
     - `message`, `context`: of Flower.
     - `fields`: of the node's own adapter_config.json. What came at another rank or scale is fitted to it.
@@ -52,7 +52,7 @@ def reply(
 ) -> Message:
     """What a node sends when it has trained: its adapter, its configuration and numbers. It remembers the adapter.
 
-    **Arguments:** `state`: of PEFT's `get_peft_model_state_dict`, float16, float32 or float64. `fields`: of
+    **Args:** `state`: of PEFT's `get_peft_model_state_dict`, float16, float32 or float64. `fields`: of
     adapter_config.json. `examples`: that it trained on. `metrics`: more numbers.
 
     **Raises:** `ValueError` for bfloat16, which does not survive the transport.
@@ -74,7 +74,7 @@ def measured(message: Message, context: Context, fields: Mapping[str, Any], loss
 
     From these losses of all nodes the server chooses whether what is shared goes out to all.
 
-    **Arguments:** `message`, `context`, `fields`, `loss`: as in `start_from`. `examples`: that were evaluated.
+    **Args:** `message`, `context`, `fields`, `loss`: as in `start_from`. `examples`: that were evaluated.
 
     **Raises:** `ValueError` as `fit`.
 
@@ -94,7 +94,7 @@ def fit(state: Mapping[str, np.ndarray], given: Mapping[str, Any], mine: Mapping
 
     What the server sends is the best approximation of any smaller rank in its first columns and rows.
 
-    **Arguments:** `state`, of the configuration `given`; `mine`, the configuration of the result.
+    **Args:** `state`, of the configuration `given`; `mine`, the configuration of the result.
 
     **Raises:** `ValueError` for ranks or alphas that differ by module, where the two configurations differ.
 

@@ -16,7 +16,7 @@ RAISED = 6  # Flower's code of an app that raised
 class LocalGrid(Grid):
     """Messages go through Flower's own serialisation to a ClientApp and back, one node after another.
 
-    **Arguments:**
+    **Args:**
 
     - `app`: the ClientApp, or any callable of a message and a context.
     - `nodes`: each node's `node_config`, by its number.

@@ -38,7 +38,7 @@ class ClairStrategy(FedAvg):
     Nothing that a node sends stops a run: NaN, other shapes, other keys, an error, silence. With fewer than three
     usable adapters nothing is shared in that round, and each goes on with its own.
 
-    **Arguments:**
+    **Args:**
 
     - `adapter_config`: what adapter_config.json says, of `initial_arrays` and of nodes that send none of their own.
       Nodes may have other ranks and alphas; `reply` sends them.

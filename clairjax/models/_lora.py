@@ -128,7 +128,7 @@ def adapt(
 ) -> Model:
     """A model with some of its linear layers wrapped in `LoRA`; it computes the same until it is trained.
 
-    **Arguments:**
+    **Args:**
 
     - `model`: any equinox module. `where`: picks the layers out of it, as in `equinox.tree_at`.
     - `rank`, `scale`, `dropout`: as in `LoRA`, the same for all layers.

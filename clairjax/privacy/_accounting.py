@@ -29,7 +29,7 @@ def epsilon(
     (`privacy.secret_key`). Floating point: this ε is of noise in real numbers. The low-order bits of float noise can
     tell D from D′ all the same, unless the release was made by `kernels.grid_gaussian_mechanism`.
 
-    **Arguments:**
+    **Args:**
 
     - `noise_multiplier`: σ ≥ 0, standard deviation of the noise over the clip norm, under either adjacency.
     - `rounds`: T ≥ 1. `delta`: in (0, 1), well below 1 / number of users.
@@ -83,7 +83,7 @@ def noise_multiplier(
     `privacy.epsilon(σ, …)` with the same arguments is at most `epsilon`, and within 1e-3 of it. It covers no more than
     that ε does: real numbers, not floats, and a secret `key`; see `privacy.epsilon` under "Not covered".
 
-    **Arguments:** `epsilon` > 0, finite; the others as in `epsilon`.
+    **Args:** `epsilon` > 0, finite; the others as in `epsilon`.
 
     **Returns:** σ > 0.
 

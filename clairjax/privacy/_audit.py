@@ -87,7 +87,7 @@ def audit(
     find the canary of the largest bound. Then new runs of that canary alone choose and judge the attack, so that the
     confidence is the stated one. A release of your own has the one canary that you gave it.
 
-    **Arguments:**
+    **Args:**
 
     - `release`: a `GaussianCanary`, or `release(key, world)`. That is one run of the whole mechanism, from a key and a
       traced bool, to a score that tends to differ between the worlds. It is traced once and run under `vmap`. Under

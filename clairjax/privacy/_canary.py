@@ -47,7 +47,7 @@ class GaussianCanary(eqx.Module):
     Clip norms are 1, 4 and ¼: noise that is not in proportion to them shows. Noise by one of 4096 seeds shows, too, by
     one of 65,536 it did not.
 
-    **Arguments:**
+    **Args:**
 
     - `noise_multiplier`: σ ≥ 0; may be traced. `rounds`: T ≥ 1.
     - `adjacency`: of the two worlds, as in `epsilon`.

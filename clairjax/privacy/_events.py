@@ -19,7 +19,7 @@ class GaussianRounds(eqx.Module):
     It says that noise was drawn afresh in every round, from a key that is secret, unguessable and used once
     (`privacy.secret_key`), and does not check it.
 
-    **Arguments:**
+    **Args:**
 
     - `noise_multiplier`: σ ≥ 0, standard deviation of the noise over the clip norm ζ (not over the sensitivity,
       which depends on the adjacency and is the accountant's business). The only one that may be traced.
