@@ -17,10 +17,11 @@ def choose(losses: Losses) -> float:
     """The t at which t · own + (1 − t) · shared serves the clients best, one for all of them.
 
     It has the largest median, over clients, of what a client gains against its own adapter, t = 1. A gain within 2.5
-    standard errors of nothing counts as nothing, and t is 1. Up to half of the clients can say what they like
+    standard errors of nothing counts as nothing. Then the largest of the others' counts that is beyond three, and
+    without any t is 1. Up to half of the clients can say what they like
     without moving the median out of the others' range.
 
-    **Arguments:** `losses[client][t]`, of at least three clients, finite, for the same values of t, 1 among them:
+    **Args:** `losses[client][t]`, of at least three clients, finite, for the same values of t, 1 among them:
     those of `candidates`. A loss is a mean over validation data that the client did not train on, best from many
     places: eight short texts tell more than two long ones.
 

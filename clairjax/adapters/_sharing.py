@@ -98,10 +98,12 @@ def _validated(shared: Shared, seen: Evidence, evaluate: Evaluate | Command) -> 
         return Sharing(shared.space, 1.0, "validation", why, seen.share)
     losses = {name: {t: _loss(shared, name, t, evaluate) for t in CANDIDATES} for name in members}
     t = choose(losses)
-    best = min(CANDIDATES, key=lambda each: float(np.median([mine[each] - mine[1.0] for mine in losses.values()])))
-    gain = float(np.median([mine[1.0] - mine[best] for mine in losses.values()]))
-    found = f"by {len(members)} clients' validation the best of {len(CANDIDATES)} candidates is t = {best:g}"
-    why = f"{found}, a gain of {gain:.3g} for the middle client" + (", within chance: t = 1" if t != best else "")
+    gains = {each: float(np.median([mine[1.0] - mine[each] for mine in losses.values()])) for each in CANDIDATES}
+    best = max(CANDIDATES, key=gains.__getitem__)
+    why = f"by {len(members)} clients' validation the best of {len(CANDIDATES)} candidates is t = {best:g}"
+    why += f", a gain of {gains[best]:.3g} for the middle client"
+    if t != best:
+        why += f", within chance: t = {t:g}" + (f", a gain of {gains[t]:.3g} beyond it" if t < 1 else "")
     return Sharing(shared.space, t, "validation", why, seen.share, losses=losses)
 
 

@@ -38,6 +38,13 @@ def test_fewer_than_half_cannot_decide_for_the_others(gains, best, lie, liars):
     assert cj.adapters.choose(found) == best
 
 
+def test_where_the_best_is_within_chance_a_gain_beyond_it_is_taken():
+    """Half of the clients gain much from sharing all and others lose; from sharing a part all gain."""
+    gains = {0.0: [6, 5, 3, -3, -2, -4, 9], 0.5: [1, 1.1, 0.9, 1, 1.2, 0.8, 1], 1.0: [0] * 7}
+    losses = {f"{k}": {t: -each[k] for t, each in gains.items()} for k in range(7)}
+    assert np.median(gains[0.0]) > np.median(gains[0.5]) and cj.adapters.choose(losses) == 0.5
+
+
 def test_a_gain_within_chance_is_none():
     """Nothing to be had at any t: own adapters in most draws, though the best of four looks like a gain."""
     chosen, apparent = [], []
