@@ -156,9 +156,15 @@ def made_factors(rng, *, layers=3, clients=10, out=12, in_=14, rank=3):
     return jnp.asarray(up), jnp.asarray(down)
 
 
+@jax.jit
+def aggregated(up, down):
+    """One program, as in a sweep."""
+    return by_factors(up, down, 2.0)
+
+
 def test_adapters_are_refined_by_the_clients_that_belong_by_all_layers(rng):
     up, down = made_factors(rng)
-    refined, verdicts, pooled = by_factors(up, down, 2.0)
+    refined, verdicts, pooled = aggregated(up, down)
     assert pooled.words == ["member"] * 9 + ["unrelated"]
     updates = np.asarray(2 * up @ down)
     assert set(refined) == {"auto", "auto_shrink", "dual", "dual_shrink"}
@@ -176,7 +182,7 @@ def test_adapters_are_refined_by_the_clients_that_belong_by_all_layers(rng):
 def test_one_layer_without_differences_changes_no_verdict(rng):
     up, down = made_factors(rng)
     up, down = up.at[0, 9].set(up[0, 0]), down.at[0, 9].set(down[0, 0])
-    _, verdicts, _ = by_factors(up, down, 2.0)
+    _, verdicts, _ = aggregated(up, down)
     assert bool(verdicts["auto"].layers[0, 9])
     np.testing.assert_array_equal(verdicts["auto"].members, np.arange(10) < 9)
 
