@@ -99,7 +99,7 @@ def flag(value: Any, name: str) -> None:
 
 
 def choice(value: Any, name: str, choices: Sequence[str]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise fail(name, " or ".join(f'"{one}"' for one in choices), repr(value))
 
 

@@ -19,14 +19,12 @@ from ._samples import noise_variances
 from ._solver import Solver
 
 
-SIDES = ("rows", "columns")
 Matrices = TypeVar("Matrices", bound=Any)  # anything with .mT
 
 
 def reported(weights: Any, shared: Any = "rows") -> Reports:
     """What clients report, of the shape and type that the drivers want, turned so that a row space is shared."""
-    if not isinstance(shared, str) or shared not in SIDES:
-        raise _validate.fail("shared", "'rows' or 'columns'", repr(shared))
+    _validate.choice(shared, "shared", ("rows", "columns"))
     if isinstance(weights, LowRankMatrices):
         return turned(client_factors(weights), shared)
     return turned(DenseReports(_validate.client_matrices(weights)), shared)

@@ -302,6 +302,12 @@ def test_rank_is_bounded_by_the_smaller_axis():
         clair(GOOD.swapaxes(1, 2), rank=4)
 
 
+@pytest.mark.parametrize("shared", ["both", ""])
+def test_rows_or_columns_are_shared(shared):
+    with refused(f'shared must be "rows" or "columns", got {shared!r}.'):
+        clair(GOOD, shared=shared)
+
+
 def test_shapes_are_refused_inside_a_trace_too():
     with refused("weights must be from at least 3 clients, for a majority to be defined, got 2."):
         jax.jit(clair)(GOOD[:2])
