@@ -48,8 +48,8 @@ GAPS = Tabulated[Cell](
         Column("Averaged Local NC2", partial(of_part, of=partial(gap, name="local_nc2"))),
     ),
     (
-        "In Figures 5 and 7 the paper sees a much larger gap, of whichever sign, in the second, and takes it that FLUTE* "
-        "is nearer to the global optimum. It prints no numbers.",
+        "In Figures 5 and 7 the paper sees a much larger gap in the second, and concludes that FLUTE* is nearer to the "
+        "global optimum. It prints no numbers, and no sign.",
         dataset_notes,
     ),
     one_each,
