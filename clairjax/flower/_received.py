@@ -13,6 +13,7 @@ from ._records import CONFIG, tensors
 
 
 PLAIN = re.compile(r"\^?[\w\\.-]+\$?")  # a pattern without repetitions cannot take for ever
+LONGEST = 500  # letters of a reason, since nodes can put what they like into it
 MASKED = "secagg"
 SECURE = (
     "ClairStrategy must see each adapter to judge it, so that secure aggregation (SecAgg, SecAgg+), which hides them, "
@@ -32,14 +33,14 @@ def read_replies(
         if node not in failed:  # the SuperLink speaks for nodes that are gone, in its own name
             continue
         if each.has_error():
-            reason = f"{each.error.reason}"
+            reason = f"{each.error.reason}"[:LONGEST]
             failed[node] = f"an error: {SECURE if MASKED in reason.lower() else reason}"
             continue
         del failed[node]
         try:
             received[node] = _adapter(node, each.content, like)
         except Exception as error:  # whatever a node sent
-            unusable[node] = str(error) or repr(error)
+            unusable[node] = (str(error) or repr(error))[:LONGEST]
     return received, unusable, failed
 
 

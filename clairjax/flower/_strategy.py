@@ -182,11 +182,11 @@ class ClairStrategy(FedAvg):
     def _judge(self, received: dict[int, State], one: Round) -> tuple[ArrayRecord, Round]:
         assert self._like is not None
         found = refine(from_states({str(node): each for node, each in received.items()}), **self._how)
-        self._out = out = hand_out(found, blend=self.blend)
+        out = hand_out(found, blend=self.blend)
         verdicts = {int(name): each for name, each in found.verdicts.items()}
         members = tuple(node for node in verdicts if str(node) in found.members)
         others = {node: f"{each.verdict}: {each.reason}" for node, each in verdicts.items() if node not in members}
-        arrays = recorded(out.everyone(self._like))
+        arrays, self._out = recorded(out.everyone(self._like)), out
         return arrays, replace(
             one,
             members=members,
