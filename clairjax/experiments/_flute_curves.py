@@ -48,7 +48,7 @@ GAPS = Tabulated[Cell](
         Column("Averaged Local NC2", partial(of_part, of=partial(gap, name="local_nc2"))),
     ),
     (
-        "In Figures 5 and 7 the paper sees a much larger gap in the second, and concludes that FLUTE* is nearer to the "
+        "In Figures 5 and 7 the paper sees a much larger gap in the second, and concludes that FLUTE* is nearer the "
         "global optimum. It prints no numbers, and no sign.",
         dataset_notes,
     ),
