@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clairjax.alignment import _averaging, _gain
-from clairjax.alignment._averaging import members_mean
 from clairjax.alignment._gain import even_mse_factor
+from clairjax.alignment._reports import members_mean
 from clairjax.data import MultiResponse
 
 
