@@ -133,6 +133,21 @@ def test_with_fewer_than_three_usable_nothing_is_shared(run):
     assert asked[1002] == held(strategy)[1002] != start
 
 
+def test_who_sends_what_cannot_be_used_begins_again(run):
+    app = nodes.make_app()
+
+    def later(message, context):
+        answer = app(message, context)
+        second = message.content["config"]["server-round"] == 2 and "arrays" in answer.content
+        bad = second and context.node_config["partition-id"] == 0
+        return nodes.spoil(answer, tensors(answer.content["arrays"]), "nan", 4) if bad else answer
+
+    strategy = run([4] * 5, app=later, blend=0.5)
+    assert [sorted(one.excluded) for one in strategy.rounds] == [[], [1000]]
+    median = {key: each.tobytes() for key, each in tensors(strategy.result.arrays).items()}
+    assert sent_by(strategy, "train")[1000] == median
+
+
 def test_with_all_idle_nothing_is_shared(run):
     (one,) = run([4] * 4, {k: "zeros" for k in range(4)}, rounds=1).rounds
     assert not one.members and "zeros in every module" in one.why
@@ -177,7 +192,8 @@ def test_part_of_the_nodes_a_round(run):
     strategy = run([4] * 8, {2: "contaminated"}, rounds=4, fraction_train=0.75, fraction_evaluate=0.5)
     for one in strategy.rounds:
         assert len(one.members) + len(one.excluded) == 6 and set(one.excluded) <= {1002} and not one.failed
-    assert len(strategy._mine) == 8
+    taken = {node for one in strategy.rounds for node in one.verdicts}
+    assert len(taken) > 6 and set(strategy._mine) == taken  # also of who was not in the last round
 
 
 @pytest.mark.parametrize("seed", range(20))

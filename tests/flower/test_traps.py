@@ -20,12 +20,12 @@ from clairjax.flower import ClairStrategy, LocalGrid, arrays
 
 def test_the_workflow_of_secure_aggregation_is_refused():
     from flwr.server import LegacyContext
-    from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+    from flwr.server.workflow.default_workflows import default_init_params_workflow
 
     grid = LocalGrid(nodes.make_app(), nodes.fleet([4] * 3))
     context = LegacyContext(Context(1, 1, {}, RecordDict(), {}), strategy=ClairStrategy(nodes.config(4)))
     with pytest.raises(ValueError, match=r"must see each adapter.*SecAgg\+.*take the mod out"):
-        DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))(grid, context)
+        default_init_params_workflow(grid, context)  # with which a run of SecAggPlusWorkflow begins
 
 
 def test_nodes_with_the_mod_of_secure_aggregation_are_told(run):
