@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..sweep import Estimate, Results
 from ._centaur_networks import ADJACENCIES, ALONE, CIFAR10, CIFAR100, DELTA, EMNIST, METHODS, Cell
-from ._figure import curve, panels, points, sizes_below
+from ._figure import curve, means, panels, points, sizes_below
 from ._images import dataset_notes
 from ._table import Column, Row, Tabulated, grouped, rows_of
 
@@ -57,7 +57,7 @@ def partition_of(row: Row[Cell]) -> tuple[str, int, int, int]:
 
 
 WHERE = (
-    Column("data of", "dataset"),
+    Column("for", "dataset"),
     Column("n", "clients"),
     Column("S", "classes"),
     Column("T", "rounds"),
@@ -135,7 +135,8 @@ def by_partition(results: Results[Cell]) -> list[Rows]:
 
 
 def named(axis: "Axes", cell: Cell) -> None:
-    axis.set_title(f"data of {cell.dataset}, n = {cell.clients}, S = {cell.classes}, T = {cell.rounds}", fontsize=9)
+    data = f"in place of {cell.dataset}" if cell.large is False else f"for {cell.dataset}"
+    axis.set_title(f"{data}, n = {cell.clients}, S = {cell.classes}, T = {cell.rounds}", fontsize=9)
 
 
 @panels("accuracy of the last round (%)", by_partition, columns=2, shared=False)
@@ -152,7 +153,7 @@ def plot_methods(axis: "Axes", rows: Rows) -> None:
     named(axis, rows[0].cell)
 
 
-@panels("accuracy of the last round (%)", by_partition, columns=3, shared=False)
+@panels("accuracy of the last round (%)", by_partition, shared=False)
 def plot_epsilons(axis: "Axes", rows: Rows) -> None:
     """Figure 1: against ε."""
     epsilons = sorted({row.cell.epsilon for row in rows if row.cell.private})
@@ -160,15 +161,15 @@ def plot_epsilons(axis: "Axes", rows: Rows) -> None:
         curve(axis, sorted(group, key=lambda row: row.cell.epsilon), "epsilon", last_round, group[0].cell.method)
     for row in rows:
         if row.cell.method == ALONE:
-            curve(axis, [row] * len(epsilons), epsilons, last_round, ALONE, fmt="k--")
+            means(axis, [row] * len(epsilons), epsilons, last_round, ALONE, "k--")
         elif row.cell.method == "CENTAUR" and not row.cell.private:
-            curve(axis, [row] * len(epsilons), epsilons, last_round, "CENTAUR, not private", fmt="k:")
+            means(axis, [row] * len(epsilons), epsilons, last_round, "CENTAUR, not private", "k:")
     axis.set_xlabel(f"ε ({rows[0].cell.adjacency}, δ = {DELTA:g})")
     sizes_below(axis, epsilons)
     named(axis, rows[0].cell)
 
 
-@panels("accuracy (%)", by_partition, columns=3, shared=False)
+@panels("accuracy (%)", by_partition, shared=False)
 def plot_training(axis: "Axes", rows: Rows) -> None:
     """Figure 3: against ε as rounds go by."""
     for row in rows:
