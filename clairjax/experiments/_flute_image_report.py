@@ -128,24 +128,31 @@ def partitions(results: Results[Cell]) -> list[Rows]:
     return grouped(method_rows(results), partition_of)
 
 
-def difference(rows: Rows, one: str, value: Callable[[Row[Cell]], np.ndarray] = accuracy) -> Estimate | None:
-    """A method against the best of those that are not FLUTE, paired over replicates."""
-    named = {row.part: row for row in rows}
-    if one not in named or best_other(rows) is None:
-        return None
-    first, second = value(named[one]), value(named[best_other(rows)])
-    return Estimate.of(first - second) if first.shape == second.shape else None
+def others(rows: Rows) -> Rows:
+    return [row for row in rows if row.part not in OURS]
 
 
 def best_other(rows: Rows) -> str | None:
-    return max((row for row in rows if row.part not in OURS), key=lambda row: mean_accuracy(row).value).part
+    best = max(others(rows), key=lambda row: mean_accuracy(row).value, default=None)
+    return None if best is None else best.part
+
+
+def difference(rows: Rows, one: str) -> Estimate | None:
+    """A method against the best of those that are not FLUTE, paired over replicates."""
+    found = {row.part: accuracy(row) for row in rows}
+    first, second = found.get(one), found.get(best_other(rows))
+    if first is None or second is None or first.shape != second.shape:
+        return None
+    return Estimate.of(first - second)
 
 
 def printed_difference(rows: Rows, one: str) -> float | None:
+    """The same of the paper, among the methods of these rows."""
     cell = rows[0].cell
-    if printed(cell, one) is None or one not in {row.part for row in rows}:
+    first, paper = printed(cell, one), [printed(cell, row.part) for row in others(rows)]
+    if first is None or one not in {row.part for row in rows} or not paper:
         return None
-    return printed(cell, one) - max(printed(cell, row.part) for row in rows if row.part not in OURS)  # type: ignore
+    return first - max(value for value in paper if value is not None)
 
 
 def order(rows: Rows) -> str:

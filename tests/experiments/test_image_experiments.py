@@ -91,6 +91,15 @@ def test_fedavg_is_shown_as_trained_and_behind_tuning(rng):
     np.testing.assert_array_equal(accuracy(rows["FLUTE"]), 100 * rows["FLUTE"]["tuned"])
 
 
+def test_a_part_of_the_methods_is_reported(rng):
+    """Also where there is nothing to compare with."""
+    for methods, row in ((("FLUTE",), ("–",) * 5), (("FLUTE", "FedRep"), ("FedRep", None, "–", "0.88", "–"))):
+        found = EXPERIMENTS["flute-table1"].report(made(runs(PARTITIONS[:1], methods), rng))[1].rows[0][3:]
+        assert [text for text, known in zip(found, row, strict=True) if known is not None] == [
+            known for known in row if known is not None
+        ]
+
+
 def test_methods_of_a_partition_share_clients_and_start():
     first, second = (Cell(*PARTITIONS[0], method) for method in ("FedAvg", "FLUTE"))
     alike = EXPERIMENTS["flute-table1"].alike
