@@ -41,7 +41,7 @@ def compare(
 
     **Args:**
 
-    - `out`: what `save` wrote.
+    - `out`: what `save` of this version wrote.
     - `folders`, of the late clients, one or more, as in `load`.
     - `same_base`: as in `load`.
 
@@ -59,15 +59,8 @@ def compare(
     'member'
     """
     _validate.flag(same_base, "same_base")
-    found = _stored(Path(out))
-    shared = read_folder(Path(out) / GLOBAL, GLOBAL)
-    lengths = {name: each["usual_norm"] for name, each in found["modules"].items() if "usual_norm" in each}
-    members = found["global"]["clients"]
-    agreement, overlap = (
-        np.array([each[part] for each in members.values()], float) for part in ("agreement", "overlap")
-    )
-    size = np.array([found["clients"][name]["size"] or 1.0 for name in members], float)
-    reference = Reference.of(agreement, overlap, size)
+    lengths, reference = _stored(Path(out))
+    shared = _global(Path(out), lengths)
     clients = {name: _read(folder, name, shared, same_base) for name, folder in named_folders(folders).items()}
     numbers = examine(Adapters(clients, {}))
     verdicts = {}
@@ -96,13 +89,41 @@ def comparison(verdicts: Mapping[str, ClientVerdict], out: str | os.PathLike[str
     return {"against": os.fspath(out), "rule": RULE, "clients": json.loads(json.dumps(clients))}
 
 
-def _stored(out: Path) -> dict[str, Any]:
+def _stored(out: Path) -> tuple[dict[str, float], Reference]:
+    """The usual norm of each module, and how the members stand."""
     if not is_report(out / REPORT):
         raise _validate.fail("out", f"a folder that save wrote, with its {REPORT}", out)
     found: dict[str, Any] = json.loads((out / REPORT).read_text(encoding="utf-8"))
-    if found["global"] is None:
+    if found.get("global", {}) is None:
         raise _validate.fail("out", "a result with members who have a module in common", f"{out}, which has none")
-    return found
+    try:
+        lengths, members = _numbers(found)
+    except (AttributeError, KeyError, TypeError, ValueError):  # of an earlier version, or damaged
+        got = f"{out}, whose {REPORT} lacks numbers that compare needs"
+        raise _validate.fail("out", "a result of this version: run refine again", got) from None
+    return lengths, Reference.of(*members)
+
+
+def _numbers(found: Mapping[str, Any]) -> tuple[dict[str, float], np.ndarray]:
+    """Usual norms by module; agreement, overlap and size of each member who has a module of the global adapter."""
+    lengths = {name: float(each["usual_norm"]) for name, each in found["modules"].items() if "usual_norm" in each}
+    sizes = {name: found["clients"][name]["size"] or 1.0 for name in found["global"]["clients"]}
+    rows = [(each["agreement"], each["overlap"], sizes[name]) for name, each in found["global"]["clients"].items()]
+    members = np.array([row for row in rows if row[1] != 0], float).reshape(-1, 3).T
+    positive = np.array([*lengths.values(), *members[1], *members[2]])
+    if not (lengths and members.size and np.isfinite(members).all() and np.all(positive > 0)):
+        raise ValueError("numbers must be finite, norms, overlaps and sizes positive")
+    return lengths, members
+
+
+def _global(out: Path, lengths: Collection[str]) -> Folder:
+    shared = read_folder(out / GLOBAL, GLOBAL)
+    numbers = examine(Adapters({GLOBAL: shared}, {}))
+    absent = [name for name in lengths if name not in shared.modules or not numbers.votes(GLOBAL, name)]
+    if absent:
+        why = numbers.apart.get(GLOBAL, f"nothing in module {absent[0]}")
+        raise _validate.fail("out", f"a folder whose {GLOBAL} is as save wrote it", f"{out}, with {why}")
+    return shared
 
 
 def _read(folder: str | os.PathLike[str], name: str, shared: Folder, same_base: bool) -> Folder:
@@ -128,8 +149,8 @@ def overlaps(clients: Mapping[str, Folder], shared: Folder, modules: Collection[
         weights = common.values**2
         leading = common.right[: int(np.ceil(weights.sum() ** 2 / (weights**2).sum()))]
         for name, client in clients.items():
-            if module in client.modules:
-                mine = spectrum(client.product(module)).right
+            mine = spectrum(client.product(module)).right if module in client.modules else ()
+            if len(mine):  # none of zeros
                 found[name].append(float(np.sum((mine @ leading.T) ** 2) / np.sqrt(len(mine) * len(leading))))
     return {name: float(np.mean(each)) if each else 0.0 for name, each in found.items()}
 

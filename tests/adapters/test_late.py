@@ -117,3 +117,70 @@ def test_who_started_from_another_a_is_no_stranger(tmp_path):
     found = cj.adapters.compare(tmp_path / "out", {"late": late, "stranger": stranger})
     assert found["late"].agreement < 0.8 * found["late"].usual
     assert found["late"].verdict == "member" and found["stranger"].verdict == "unrelated"
+
+
+def without(name):
+    """A change of the report: no member has this number, as in an earlier version's."""
+
+    def change(report):
+        places = [report["modules"], report["clients"], (report["global"] or {}).get("clients", {})]
+        for each in (each for place in places for each in place.values()):
+            each.pop(name, None)
+
+    return change
+
+
+FOREIGN = {name: without(name) for name in ("usual_norm", "agreement", "overlap", "size")} | {
+    "no global": lambda report: report.pop("global"),
+    "a list": lambda report: report.update(modules=[]),
+    "no number": lambda report: report["global"]["clients"]["client0"].update(overlap=None),
+    "zero": lambda report: next(iter(report["modules"].values())).update(usual_norm=0.0),
+    "a client less": lambda report: report["clients"].pop("client0"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_result_that_lacks_numbers_is_refused_with_what_to_do(stored, tmp_path, kind):
+    report = json.loads((stored / "report.json").read_text())
+    FOREIGN[kind](report)
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    shutil.copytree(stored / "global", tmp_path / "global")
+    with pytest.raises(ValueError, match=r"^out must be a result of this version: run refine again, got .*\.$"):
+        cj.adapters.compare(tmp_path, [tmp_path / "nobody"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        ("NaN or infinite values", lambda weights: {key: np.nan * each for key, each in weights.items()}),
+        ("zeros in every module", lambda weights: {key: 0 * each for key, each in weights.items()}),
+        ("nothing in module layers.0", lambda weights: {k: each for k, each in weights.items() if "layers.1" in k}),
+    ],
+)
+def test_a_global_adapter_that_is_damaged_is_said(stored, tmp_path, kind, damage):
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copy(stored / "report.json", tmp_path)
+    shutil.copytree(stored / "global", tmp_path / "global")
+    file = tmp_path / "global" / "adapter_model.safetensors"
+    save_file(damage(load_file(file)), file)
+    with pytest.raises(ValueError, match=rf"^out must be a folder whose global is as save wrote it, got .*{kind}"):
+        cj.adapters.compare(tmp_path, [tmp_path / "nobody"])
+
+
+def test_a_member_with_nothing_to_compare_in_a_module_or_in_all_does_no_harm(tmp_path):
+    """One sent zeros in a module, one has a module that nobody else has."""
+    first, second, alone = MODULES
+    calls = iter((0, 1))
+    folders = [write(tmp_path / "in", k, modules=[first, second]) for k in range(6)]
+    zeros = write(tmp_path / "in", 6, modules=[first, second], change=lambda up, down: (next(calls) * up, down))
+    folders += [zeros, write(tmp_path / "in", 7, modules=[alone])]
+    found = cj.adapters.refine(cj.adapters.load(folders), include=["client6", "client7"])
+    members = cj.adapters.save(found, tmp_path / "out")["global"]["clients"]
+    assert members["client7"]["overlap"] == 0 and all(np.isfinite(each["overlap"]) for each in members.values())
+    late = {
+        "same": write(tmp_path / "late", LATE),
+        "flipped": write(tmp_path / "late", 21, change=KINDS["sign-flipped"]),
+    }
+    found = cj.adapters.compare(tmp_path / "out", late)
+    assert [each.verdict for each in found.values()] == ["member", "sign-flipped"]
