@@ -40,3 +40,12 @@ _api.write(HERE / "api")
 _pictures.write(HERE / "pictures")
 skip = shutil.ignore_patterns(".ipynb_checkpoints")
 shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", ignore=skip, dirs_exist_ok=True)
+
+
+def setup(app):
+    """Pages link to the notebooks where the repository has them; the build has them one folder below."""
+
+    def nearer(app, page, source):
+        source[0] = source[0].replace("../notebooks/", "notebooks/")
+
+    app.connect("source-read", nearer)

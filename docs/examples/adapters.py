@@ -23,7 +23,7 @@ def factors(client, place):
 
 
 def write(folder, client):
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     config = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": RANK, "lora_alpha": RANK}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     tensors = {}
