@@ -301,6 +301,7 @@ def test_profile_prints_costs_and_writes_a_trace(invoke, tmp_path):
         (["profile", "mixed", "--set", "law=odds"], "--set law must be one of even, odd, got odds."),
         (["reproduce", "sines", "--out", ""], "a folder is needed, got ''."),
         (["reproduce", "sines", "--out", __file__], "is a file."),
+        (["reproduce", "sines", "--data", ""], "a folder is needed, got ''."),
         (["profile", "sines", "--trace", ""], "a folder is needed, got ''."),
         (["refine", "a", "b", "--out", ""], "a folder is needed, got ''."),
         (["reproduce", "sines", "--set", "size=3"], "cells: each must differ from the others, got Cell(size=3"),

@@ -104,6 +104,7 @@ def reproduce(
     data: Annotated[
         Path | None,
         typer.Option(
+            parser=folder,
             metavar="DIRECTORY",
             help="Images to use, where networks are trained: CIFAR's binary version, idx files, or a folder a class. "
             "Digits that scikit-learn ships if left out.",

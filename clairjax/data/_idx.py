@@ -34,6 +34,9 @@ def read_idx(folder: Path, prefix: str) -> LabelledImages:
         if len(pair[0]) != len(pair[1]):
             path = _find(folder, prefix, f"{name}-labels")
             raise refuse(path, f"as many labels as {name}-images has images, {len(pair[0])}", len(pair[1]))
+    if not images.size:
+        size = " × ".join(map(str, images.shape))
+        raise refuse(_find(folder, prefix, "train-images"), "of images", f"{size} pixels")
     if prefix.startswith("emnist"):
         images, test_images = images.swapaxes(1, 2), test_images.swapaxes(1, 2)
     return LabelledImages(images[..., None], labels, test_images[..., None], test_labels)

@@ -28,7 +28,7 @@ def read_images(folder: str | os.PathLike[str], *, prefix: str | None = None) ->
     - idx files, each gzipped or not: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-…`; MNIST,
       Fashion-MNIST (Debian's `dataset-fashion-mnist` installs it), and EMNIST, whose images are set upright.
     - a folder of pictures for each class, or `train` and `test` with such folders. All pictures must be of one size.
-      It needs Pillow.
+      It needs Pillow. Hidden folders are left out.
 
     **Args:** `folder`; `prefix`, of the idx files where a folder has several sets, such as `"emnist-digits-"`.
 
@@ -102,16 +102,21 @@ def digits(*, test: float = 0.2) -> LabelledImages:
 
 def _read_folders(path: Path) -> LabelledImages:
     train = path / "train" if (path / "train").is_dir() else path
-    names = sorted(each.name for each in train.iterdir() if each.is_dir())
+    names = _classes(train)
     if not names:
         raise refuse(path, f"a folder with {FORMATS}", "a folder with none of these")
     images, labels = _pictures(train, names)
     test = path / "test"
     if train == path or not test.is_dir():
         return LabelledImages(images, labels, images[:0], labels[:0], tuple(names))
-    if foreign := sorted({each.name for each in test.iterdir() if each.is_dir()} - set(names)):
+    if foreign := sorted({*_classes(test)} - {*names}):
         raise refuse(test / foreign[0], f"one of the classes of {train} ({', '.join(names)})", foreign[0])
     return LabelledImages(images, labels, *_pictures(test, names, images.shape[1:]), tuple(names))
+
+
+def _classes(folder: Path) -> list[str]:
+    """Hidden folders are none: they are notes of other programs, as `.ipynb_checkpoints`."""
+    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
 def _pictures(folder: Path, names: list[str], shape: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:

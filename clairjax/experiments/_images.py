@@ -110,6 +110,8 @@ def images_for(datasets: Sequence[str], folder: str | os.PathLike[str] | None) -
     if folder is None:
         return {name: _stand_in(name) for name in datasets}
     images = read(folder)
+    if images.classes < 2:
+        raise _validate.fail("--data", "a folder with images of 2 classes or more", f"{images}")
     alike = [name for name in datasets if (name == "CIFAR-100") == (images.classes >= MANY)]
     if not alike:
         must_be = f"of {MANY} classes or more" if "CIFAR-100" in datasets else f"of fewer than {MANY} classes"

@@ -81,6 +81,8 @@ def test_folders_of_pictures_come_back(tmp_path, rng, split):
             (folder / name).mkdir(parents=True)
             written.append(rng.integers(0, 256, (3, 5, 3), np.uint8))
             image.fromarray(written[-1]).save(folder / name / "a.png")
+        (folder / ".checkpoints").mkdir()
+        image.fromarray(written[-1]).save(folder / ".checkpoints" / "a.png")
     found = read_images(tmp_path)
     np.testing.assert_array_equal(found.images, written[:2])
     np.testing.assert_array_equal(found.test_images, np.array(written[2:]).reshape(-1, 3, 5, 3))
@@ -110,6 +112,19 @@ FAULTS = {
         "t10k-labels-idx1-ubyte",
         lambda path: path.write_bytes(idx(np.zeros(2, np.uint8), 0x801)),
         r"must be as many labels as t10k-images has images, 3, got 2\.",
+    ),
+    "of no images": (
+        "train-images-idx3-ubyte",
+        lambda path: [
+            path.write_bytes(idx(np.zeros((0, 4, 6), np.uint8), 0x803)),
+            path.with_name("train-labels-idx1-ubyte").write_bytes(idx(np.zeros(0, np.uint8), 0x801)),
+        ],
+        r"must be of images, got 0 × 4 × 6 pixels\.",
+    ),
+    "of no pixels": (
+        "train-images-idx3-ubyte",
+        lambda path: path.write_bytes(idx(np.zeros((5, 0, 6), np.uint8), 0x803)),
+        r"must be of images, got 5 × 0 × 6 pixels\.",
     ),
     "half a gzip": (
         "train-images-idx3-ubyte",

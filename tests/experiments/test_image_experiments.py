@@ -156,6 +156,12 @@ def test_images_that_resemble_none_of_the_paper_s_are_refused(tmp_path):
     cifar10(tmp_path)
     with pytest.raises(ValueError, match="--data must be a folder with images of 100 classes or more, got"):
         faked("flute-fig9").run(preset="smoke", data=tmp_path)
+    for file in tmp_path.glob("*.bin"):
+        file.write_bytes(bytes(3073))
+    with pytest.raises(
+        ValueError, match=r"--data must be a folder with images of 2 classes or more, got .* 1 classes"
+    ):
+        faked().run(preset="smoke", data=tmp_path)
 
 
 def test_pairs_of_digits_are_a_hundred_classes_from_apart_halves():
