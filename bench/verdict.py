@@ -145,4 +145,6 @@ def _factors(client: Any, module: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("python -m bench.verdict DIR: a folder of fleets that were trained.")
     show(Console(), "verdict", trained(Path(sys.argv[1])))
