@@ -1,12 +1,13 @@
 """The command `compare`: parses, calls, prints."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .. import adapters
+from .. import _validate, adapters
 from .._files import create_file
 from ._common import REFUSED, console, fail, folder
 from ._ending import in_order, say
@@ -38,15 +39,15 @@ def compare(
     """
     try:
         wanted = words(fail_on, "--fail-on", adapters.VERDICTS)
-        if report is not None and report.exists():
-            raise ValueError(f"--report must be a new file, got {report}.")
+        if report is not None and os.path.lexists(report):  # a link to nothing has the name, too
+            raise _validate.fail("--report", "a new file", report)
         content = adapters.comparison(adapters.compare(out, clients, same_base=same_base), out)
     except ValueError as error:
         fail(error, REFUSED)
     except ImportError as error:
         fail(error)
-    if report is not None:
-        create_file(report, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    if report is not None and not create_file(report, json.dumps(content, indent=1, ensure_ascii=False) + "\n"):
+        fail(_validate.fail("--report", "a new file", report), REFUSED)  # another process was faster
     console().print(client_table(content))
     for notice in advice(content):
         print(f"Note: {notice}")

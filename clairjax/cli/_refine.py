@@ -82,6 +82,7 @@ def refine(
         fail(ValueError("--report must be left out, unless --dry-run is given: --out has it."), REFUSED)
     try:
         wanted = words(fail_on, "--fail-on", adapters.VERDICTS)
+        adapters.check_options(blend=blend, shared_rank=shared_rank)
         measure = None if evaluate is None else adapters.command(evaluate)
         place = adapters.check_report(Path("report.json") if report is None else report) if dry_run else None
         left_out = words(exclude, "--exclude")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def read_samples(text: str, clients: list[str], exclude: Collection[str] = ()) -
 
     **Raises:** `ValueError` for what is neither.
     """
-    if Path(text).is_file():
+    if os.path.isfile(text):  # `Path.is_file` would fail on a list that is longer than a name may be
         stored = {name: count for name, count in _stored(Path(text)).items() if name not in exclude}
         return {name: _number(count, name) for name, count in stored.items()}
     counts = words(text, "--samples")
@@ -32,7 +33,10 @@ def read_samples(text: str, clients: list[str], exclude: Collection[str] = ()) -
 
 
 def _stored(path: Path) -> dict[str, object]:
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise _validate.fail("--samples", "a file of text in UTF-8", path) from None
     if path.suffix == ".json":
         try:
             found = json.loads(text)
@@ -49,6 +53,9 @@ def _stored(path: Path) -> dict[str, object]:
 
 def _number(count: object, name: str) -> float:
     try:
-        return float(str(count))
+        number = float(str(count))
     except ValueError:
-        raise _validate.fail(f"--samples of client {name}", "a number", repr(count)) from None
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise _validate.fail(f"--samples of client {name}", "a positive number", repr(count))
+    return number

@@ -87,13 +87,30 @@ def test_samples_weigh_and_are_read_in_three_forms(invoke, tmp_path):
     [
         (["--fail-on", "contaminated"], "--fail-on must be among member, rescaled,"),
         (["--samples", "1,2"], "--samples must be a file, or a number for each of 3 clients in their order,"),
-        (["--samples", "1,2,many"], "--samples of client client2 must be a number, got 'many'."),
+        (["--samples", "1," * 300], "--samples must be a file, or a number for each of 3 clients in their order,"),
+        (["--samples", "1,2,many"], "--samples of client client2 must be a positive number, got 'many'."),
+        (["--samples", "1,-2,3"], "--samples of client client1 must be a positive number, got '-2'."),
+        (["--samples", "1,nan,3"], "--samples of client client1 must be a positive number, got 'nan'."),
         (["--exclude", "nobody"], "nobody"),
     ],
 )
 def test_bad_lists_are_refused_with_a_reason(invoke, arguments, message, tmp_path):
     done = invoke(*(write(tmp_path, k) for k in range(3)), "--dry-run", *arguments)
     assert done.exit_code == 2 and message in done.stderr, done.output
+
+
+@pytest.mark.parametrize("name", ["n.json", "n.csv"])
+def test_samples_that_are_no_text_are_refused_by_name(invoke, name, tmp_path):
+    (tmp_path / name).write_bytes(b"\xff\xfe")
+    done = invoke(*(write(tmp_path, k) for k in range(3)), "--dry-run", "--samples", tmp_path / name)
+    assert done.exit_code == 2
+    assert done.stderr == f"Error: --samples must be a file of text in UTF-8, got {tmp_path / name}.\n"
+
+
+@pytest.mark.parametrize("option", ["blend", "shared_rank"])
+def test_options_out_of_range_are_refused_before_a_client_is_read(invoke, option):
+    done = invoke("no-a", "no-b", "no-c", "--out", "out", f"--{option.replace('_', '-')}", -1)
+    assert done.exit_code == 2 and done.stderr.startswith(f"Error: {option} must be "), done.output
 
 
 def test_brackets_in_names_are_printed(capsys):

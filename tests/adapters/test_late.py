@@ -90,6 +90,8 @@ def test_the_command_prints_writes_and_ends_with_three(stored, tmp_path):
     assert invoke(stored, clients[0]).exit_code == 0
     again = invoke(stored, *clients, "--report", tmp_path / "late.json")
     assert again.exit_code == 2 and "--report must be a new file" in again.stderr
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    assert invoke(stored, *clients, "--report", tmp_path / "link").exit_code == 2
     assert invoke(tmp_path / "in", clients[0]).exit_code == 2
 
 
