@@ -37,7 +37,12 @@ def aligned(model: Any, where: Where) -> list[Any]:
 
 def check_layers(model: Any, where: Where) -> None:
     picked_out(model, where, "layers")
-    for layer in aligned(model, where):
+    try:
+        layers = aligned(model, where)
+    except TypeError:
+        got = type(where(model)).__name__
+        raise _validate.fail("layers", "a function that picks a layer or several", got) from None
+    for layer in layers:
         if not isinstance(layer, LoRA) and getattr(getattr(layer, "weight", None), "ndim", 0) < 2:
             must_be = "a function that picks adapters, or layers whose weight has two axes or more"
             raise _validate.fail("layers", must_be, type(layer).__name__)

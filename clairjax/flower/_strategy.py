@@ -43,7 +43,7 @@ class ClairStrategy(FedAvg):
     - `adapter_config`: what adapter_config.json says, of `initial_arrays` and of nodes that send none of their own.
       Nodes may have other ranks and alphas; `reply` sends them.
     - `personal`: whether each node gets its own adapter at its own rank and scale, or all the members' median.
-    - `blend`, `shared`, `shared_rank`, `shrink`: as in `clairjax.adapters.save` and `refine`.
+    - `blend`, `shared`, `shared_rank`, `shrink`: as in `clairjax.adapters.save` and `refine`. `blend` is of `personal`.
     - Others: of `FedAvg`. `min_available_nodes` is 3: with "all", one that drops out hangs a run. Metrics are averaged
       over members; adapters are not weighted by what nodes claim of their data.
 
@@ -77,6 +77,8 @@ class ClairStrategy(FedAvg):
         super().__init__(**nodes, min_available_nodes=min_available_nodes, **options)
         _validate.flag(personal, "personal")
         check_options(blend=blend, shared=shared, shared_rank=shared_rank, shrink=shrink)
+        if blend and not personal:
+            raise _validate.fail("blend", "None where all get the median, personal=False", blend)
         self.adapter_config, self.personal, self.blend = plain(adapter_config), personal, blend
         self._how: dict[str, Any] = {"shared": shared, "shared_rank": shared_rank, "shrink": shrink}
         self.rounds: list[Round] = []
@@ -98,8 +100,14 @@ class ClairStrategy(FedAvg):
     ) -> Iterable[Message]:
         self._settle()
         self._like = state(tensors(arrays), self.adapter_config)
+        self._check_shared_rank(self._like)
         self._online = set(grid.get_node_ids())
         return super().configure_train(server_round, arrays, config, grid)
+
+    def _check_shared_rank(self, like: State) -> None:
+        side = min(min(place.matrix) for place in like.modules.values())
+        if (rank := self._how["shared_rank"]) is not None and rank > side:
+            raise _validate.fail("shared_rank", f"at most {side}, the smallest side of a module", rank)
 
     def _construct_messages(self, record: RecordDict, node_ids: list[int], message_type: str) -> Iterable[Message]:
         """Of each node its own; FedAvg's are of one object for all."""
@@ -141,9 +149,9 @@ class ClairStrategy(FedAvg):
         """What members of the last round get, when all is known of it."""
         if self._out is None or not self.rounds:
             return
-        if (t := self.rounds[-1].t) is None and self.personal:
+        if (t := self.rounds[-1].t) is None:
             log(WARNING, "CLAIR: each goes on with its own: %s", self.rounds[-1].why)
-        elif t is not None:
+        elif self.personal:
             self._mine |= {node: given for node in self.rounds[-1].members if (given := self._given(node, t))}
         self._out = None
 
@@ -155,6 +163,7 @@ class ClairStrategy(FedAvg):
         started = time.perf_counter()
         # Flower's own check ends the whole run where one reply has other keys.
         contents, errors = self._check_and_log_replies(list(replies), is_train=True, validate=False)
+        contents.sort(key=lambda reply: reply.metadata.src_node_id)
         assert self._like is not None
         received, excluded, failed = read_replies([*contents, *errors], self._asked, self._like)
         self._mine |= received
@@ -177,12 +186,12 @@ class ClairStrategy(FedAvg):
         self._tell(self.rounds[-1])
         members = [each.content for each in contents if each.metadata.src_node_id in one.members]
         counts = {"members": len(one.members), "excluded": len(one.excluded), "failed": len(one.failed)}
-        return arrays, MetricRecord({**counts, **self._metrics(self.train_metrics_aggr_fn, members)})
+        return arrays, MetricRecord({**self._metrics(self.train_metrics_aggr_fn, members), **counts})
 
     def _judge(self, received: dict[int, State], one: Round) -> tuple[ArrayRecord, Round]:
         assert self._like is not None
         found = refine(from_states({str(node): each for node, each in received.items()}), **self._how)
-        out = hand_out(found, blend=self.blend)
+        out = hand_out(found, blend=self.blend if self.personal else 0.0)
         verdicts = {int(name): each for name, each in found.verdicts.items()}
         members = tuple(node for node in verdicts if str(node) in found.members)
         others = {node: f"{each.verdict}: {each.reason}" for node, each in verdicts.items() if node not in members}
@@ -242,6 +251,8 @@ class ClairStrategy(FedAvg):
         )
         for node, why in {**one.excluded, **one.failed}.items():
             log(INFO, "\t\t> node %d: %s", node, why)
+        if not one.members:
+            log(WARNING, "CLAIR: %s", one.why)
 
     # What stays ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A run of several rounds in this process: who is named, what each node gets, and that nothing sent stops it."""
 
-import random
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -34,15 +34,20 @@ def test_the_stranger_is_named_in_every_round(run):
 
 
 def test_a_round_is_the_same_whatever_the_order_of_arrival(run):
-    class Shuffled(LocalGrid):
+    class LastFirst(LocalGrid):
         def send_and_receive(self, messages, *, timeout=None):
-            replies = list(super().send_and_receive(messages, timeout=timeout))
-            random.Random(3).shuffle(replies)
-            return replies
+            return list(super().send_and_receive(messages, timeout=timeout))[::-1]
 
-    found = []
-    for kind in (LocalGrid, Shuffled):
-        grid = kind(nodes.make_app(), nodes.fleet([4, 2, 8, 4, 4, 2], {3: "contaminated", 1: "nan"}))
+    app, found = nodes.make_app(), []
+
+    def uneven(message, context):
+        """As many nodes say one name of a number as another, and no sum of them is exact."""
+        answer, number = app(message, context), context.node_config["partition-id"]
+        answer.content["metrics"] = MetricRecord({"num-examples": 3 + number, f"loss-{number // 3}": number / 7})
+        return answer
+
+    for kind in (LocalGrid, LastFirst):
+        grid = kind(uneven, nodes.fleet([4, 2, 8, 4, 4, 2], {3: "contaminated", 1: "nan"}))
         strategy = ClairStrategy(nodes.config(4), blend=0.5)
         result = strategy.start(grid, arrays(nodes.start(4)), num_rounds=2, timeout=5)
         metrics = {number: dict(each) for number, each in result.train_metrics_clientapp.items()}
@@ -180,6 +185,22 @@ def test_all_get_the_median_where_they_are_to_get_one(run):
         assert all(mine == median for mine in sent_by(strategy, kind).values())
 
 
+def test_a_round_in_which_all_get_the_median_says_so(run):
+    (one,) = run([4] * 5, rounds=1, personal=False).rounds
+    assert one.t == 0.0 and all(set(mine) == {0.0, 1.0} for mine in one.losses.values())
+    with pytest.raises(ValueError, match=r"blend must be None where all get the median, personal=False, got 0\.5"):
+        ClairStrategy(nodes.config(4), personal=False, blend=0.5)
+
+
+def test_a_round_that_shares_nothing_is_told_why(run, caplog):
+    with caplog.at_level("WARNING", "flwr"):
+        logger = logging.getLogger("flwr")
+        logger.addHandler(caplog.handler)
+        run([4] * 4, {0: "nan", 1: "nan"}, rounds=1)
+        logger.removeHandler(caplog.handler)
+    assert "2 usable adapters, fewer than 3: nothing is shared" in caplog.text
+
+
 def test_messages_share_no_object(run):
     strategy = run([4] * 4, rounds=1, personal=False)
     messages = strategy.configure_train(2, strategy.result.arrays, ConfigRecord({"lr": 0.1}), strategy.grid)
@@ -231,6 +252,14 @@ def test_metrics_are_of_members_whose_metrics_can_be_averaged(run):
         assert metrics["members"] == 7 and np.isfinite(metrics["loss"])
     assert all(np.isfinite(each["loss"]) for each in strategy.result.evaluate_metrics_clientapp.values())
 
+    def boasting(message, context):
+        answer = app(message, context)
+        answer.content["metrics"] = MetricRecord({"num-examples": 60, "members": 99, "failed": 99})
+        return answer
+
+    strategy = run([4] * 4, rounds=1, app=boasting)
+    assert dict(strategy.result.train_metrics_clientapp[1]) == {"members": 4, "excluded": 0, "failed": 0}
+
     def refuses(records, weight):
         raise KeyError("accuracy")
 
@@ -243,6 +272,8 @@ def test_what_no_node_is_to_blame_for_is_refused_before_anything_is_sent():
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             ClairStrategy(nodes.config(4), **wrong)
     grid = LocalGrid(nodes.make_app(), nodes.fleet([4] * 3))
+    with pytest.raises(ValueError, match="shared_rank must be at most 24, the smallest side of a module, got 25"):
+        ClairStrategy(nodes.config(4), shared_rank=25).start(grid, arrays(nodes.start(4)), num_rounds=1)
     for fields, initial, why in (
         ({"peft_type": "IA3"}, arrays(nodes.start(4)), "peft_type must be LORA"),
         (nodes.config(8), arrays(nodes.start(4)), "the rank must be the configuration's, 8"),
