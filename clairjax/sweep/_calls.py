@@ -205,6 +205,13 @@ def _results(done: Mapping[tuple[int, Cell], Block], cells: Sequence[Cell], repl
     arrays: dict[Cell, Arrays] = {}
     for cell in cells:
         parts = [done[number, cell].arrays for number in range(replicates)]
+        kinds = [{name: (array.dtype.str, *array.shape) for name, array in part.items()} for part in parts]
+        if other := [number for number, kind in enumerate(kinds) if kind != kinds[0]]:
+            raise ValueError(
+                f"replicate: it must return the same names, types and shapes for all replicates of {cell!r}, "
+                f"got {kinds[0]} for 0 and {kinds[other[0]]} for {other[0]}"
+                + ("." if store.folder is None else f". Choose a new folder if {store.folder} has another version's.")
+            )
         arrays[cell] = {name: np.concatenate([part[name] for part in parts]) for name in sorted(parts[0])}
     failed = {cell: failed_replicates(arrays[cell]) for cell in cells}
     seconds = {cell: sum(done[number, cell].seconds for number in range(replicates)) for cell in cells}

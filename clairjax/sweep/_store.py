@@ -196,7 +196,7 @@ class Store:
 
         `shapes`: of a replicate, or None where they are not known before it is computed.
         """
-        if self.folder is None or not (path := self._path(cell, block)).exists():
+        if self.folder is None or not os.path.lexists(path := self._path(cell, block)):
             return None
         try:
             return self._parse(path.read_bytes(), self._header(cell, block), shapes, lane_width)

@@ -55,6 +55,13 @@ def test_a_call_that_is_cut_off_finds_its_folder_again_and_no_other_is_repeated(
     assert not list(tmp_path.rglob("unfinished*"))
 
 
+@pytest.mark.parametrize("later", [{"other": 1.0}, {"value": np.float32(1)}, {"value": np.ones(2)}])
+def test_replicates_of_other_names_types_or_shapes_as_of_another_version_are_refused(tmp_path, later):
+    sweep.run_calls(lambda *_: {"value": 1.0}, CELLS, replicates=1, out=tmp_path)
+    with pytest.raises(ValueError, match=r"^replicate: it must return the same names, types and shapes .* new folder"):
+        sweep.run_calls(lambda *_: later, CELLS, replicates=2, out=tmp_path)
+
+
 def test_another_argument_or_a_program_s_sweep_is_refused(tmp_path):
     sweep.run_calls(Replicate(), CELLS, replicates=1, out=tmp_path, arguments={"images": "a"})
     with pytest.raises(ValueError, match=r'holds another sweep: arguments must be \{"images": "a"\}'):

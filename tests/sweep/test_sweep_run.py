@@ -198,6 +198,11 @@ def empty(path, _):
     os.truncate(path, 0)
 
 
+def link_to_nothing(path, _):
+    path.unlink()
+    path.symlink_to("nothing")
+
+
 def flip(path, _):
     data = bytearray(path.read_bytes())
     at = data.index(b"draws.npy") + 200
@@ -229,7 +234,7 @@ def pickled(path, _):
 
 @pytest.mark.parametrize(
     "damage",
-    [truncate, empty, flip, other_block, other_cell, other_arrays, foreign, pickled],
+    [truncate, empty, link_to_nothing, flip, other_block, other_cell, other_arrays, foreign, pickled],
     ids=lambda f: f.__name__,
 )
 def test_damaged_and_foreign_blocks_are_reported_and_computed_again(tmp_path, damage):
