@@ -43,7 +43,8 @@ class ClairStrategy(FedAvg):
     - `adapter_config`: what adapter_config.json says, of `initial_arrays` and of nodes that send none of their own.
       Nodes may have other ranks and alphas; `reply` sends them.
     - `personal`: whether each node gets its own adapter at its own rank and scale, or all the members' median.
-    - `blend`, `shared`, `shared_rank`, `shrink`: as in `clairjax.adapters.save` and `refine`. `blend` is of `personal`.
+    - `blend`, `shared`, `shared_rank`, `shrink`: as in `clairjax.adapters.save` and `refine`. With `personal=False`
+      no blend is taken.
     - Others: of `FedAvg`. `min_available_nodes` is 3: with "all", one that drops out hangs a run. Metrics are averaged
       over members; adapters are not weighted by what nodes claim of their data.
 
@@ -76,6 +77,8 @@ class ClairStrategy(FedAvg):
         nodes = {"min_train_nodes": min_train_nodes, "min_evaluate_nodes": min_evaluate_nodes}
         super().__init__(**nodes, min_available_nodes=min_available_nodes, **options)
         _validate.flag(personal, "personal")
+        if not isinstance(adapter_config, Mapping):
+            raise _validate.fail("adapter_config", "a mapping", type(adapter_config).__name__)
         check_options(blend=blend, shared=shared, shared_rank=shared_rank, shrink=shrink)
         if blend and not personal:
             raise _validate.fail("blend", "None where all get the median, personal=False", blend)
