@@ -77,8 +77,6 @@ class ClairStrategy(FedAvg):
         nodes = {"min_train_nodes": min_train_nodes, "min_evaluate_nodes": min_evaluate_nodes}
         super().__init__(**nodes, min_available_nodes=min_available_nodes, **options)
         _validate.flag(personal, "personal")
-        if not isinstance(adapter_config, Mapping):
-            raise _validate.fail("adapter_config", "a mapping", type(adapter_config).__name__)
         check_options(blend=blend, shared=shared, shared_rank=shared_rank, shrink=shrink)
         if blend and not personal:
             raise _validate.fail("blend", "None where all get the median, personal=False", blend)

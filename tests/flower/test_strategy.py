@@ -271,8 +271,6 @@ def test_what_no_node_is_to_blame_for_is_refused_before_anything_is_sent():
     for wrong in ({"blend": 2.0}, {"shared": "diagonals"}, {"shared_rank": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             ClairStrategy(nodes.config(4), **wrong)
-    with pytest.raises(ValueError, match="adapter_config must be a mapping, got NoneType"):
-        ClairStrategy(None)
     grid = LocalGrid(nodes.make_app(), nodes.fleet([4] * 3))
     with pytest.raises(ValueError, match="shared_rank must be at most 24, the smallest side of a module, got 25"):
         ClairStrategy(nodes.config(4), shared_rank=25).start(grid, arrays(nodes.start(4)), num_rounds=1)
