@@ -190,7 +190,7 @@ def part_of(cells: int, blocks: int, part: tuple[int, int]) -> list[range]:
 
     Parts have equal numbers of blocks, or differ by one; where there are more parts than blocks some have none.
     """
-    index, count = part
+    index, count = map(int, part)  # NumPy's integers would overflow
     first, last = (cells * blocks * bound // count for bound in (index, index + 1))
     within = lambda bound, cell: min(max(bound - cell * blocks, 0), blocks)
     return [range(within(first, cell), within(last, cell)) for cell in range(cells)]

@@ -31,6 +31,13 @@ def processor() -> dict[str, str]:
     return _lapack() | {"instructions": instructions(_flags(), os.environ.get("XLA_FLAGS", ""))}
 
 
+def as_stored(stored: Any) -> dict[str, str] | None:
+    """What a block says of its processor; what another version did not write is unknown."""
+    if not isinstance(stored, Mapping):
+        return None
+    return {name: str(stored.get(name, "unknown")) for name in ("lapack", "threads", "instructions")}
+
+
 def _lapack() -> dict[str, str]:
     """Of the library that SciPy brings: jaxlib calls LAPACK through SciPy, on a handle that also finds its symbols."""
     from scipy.linalg import cython_lapack  # what jaxlib imports for it

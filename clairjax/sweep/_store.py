@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from .._files import create_file, locked, replace_file
-from ._processor import Processor
+from ._processor import Processor, as_stored
 
 
 FORMAT = "clairjax sweep 1"
@@ -221,7 +221,7 @@ class Store:
             known = {name: ((lane_width, *shape.shape), shape.dtype) for name, shape in shapes.items()}
         if found != known:
             raise ValueError("its arrays are not those that the replicate function returns")
-        return Block(arrays, float(header["seconds"]), header.get("processor"))
+        return Block(arrays, float(header["seconds"]), as_stored(header.get("processor")))
 
 
 def check_folder(out: str | os.PathLike[str] | None, arguments: Mapping[str, Any], cells: Cells | None = None) -> None:

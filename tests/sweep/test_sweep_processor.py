@@ -11,7 +11,7 @@ from test_sweep_parts import run_part
 from test_sweep_run import files, run
 
 from clairjax.sweep import _execute
-from clairjax.sweep._processor import instructions, processor, settings, several, tally
+from clairjax.sweep._processor import as_stored, instructions, processor, settings, several, tally
 
 
 def kind(lapack="OpenBLAS SkylakeX", threads="1", instructions="x86_64 AVX512"):
@@ -103,3 +103,18 @@ def test_one_kind_is_not_several():
 def test_instructions_are_what_the_processor_has_and_xla_may_use(monkeypatch, flags, xla_flags, expected):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert instructions(flags, xla_flags) == f"x86_64 {expected}".rstrip()
+
+
+@pytest.mark.parametrize("stored", [{}, {"lapack": "OpenBLAS Zen"}, kind("another") | {"new": 1}, None, 3, ["Zen"]])
+def test_what_another_version_recorded_of_a_processor_does_not_stop_collecting(tmp_path, stored):
+    run(tmp_path)
+    changed = next(iter(files(tmp_path)))
+    with np.load(changed) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(str(arrays["__block__"])) | {"processor": stored}
+    np.savez(changed, **(arrays | {"__block__": np.array(json.dumps(header))}))
+    if as_stored(stored) is None:
+        assert len(run(tmp_path).manifest["processors"]) == 1
+    else:
+        with pytest.warns(UserWarning, match="2 kinds of processor"):
+            run(tmp_path)
