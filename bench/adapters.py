@@ -29,7 +29,7 @@ LAYERS = 224  # modules that 32 layers have with seven projections each
 
 def measure(quick: bool) -> Report:
     factors = _run("factors", *((12, 96, 6, 1) if quick else (100, 4096, 16, 1)))
-    verdict = _run("verdict", *((6, 96, 6, 1) if quick else (12, 4096, 16, 1)))
+    verdict = _run("verdict", *((12, 96, 6, 1) if quick else (12, 4096, 16, 1)))
     folders = _run("folders", *((12, 80, 6, 2) if quick else (32, 2048, 8, 64)))
     small = _run("folders", *((4, 32, 6, 2) if quick else (6, 128, 8, 12)))
     many = _run("folders", *((12, 80, 6, 2) if quick else (50, 1024, 16, 8)))

@@ -19,14 +19,21 @@ ROWS = {
         "ProximalGradient",
         "ProximalGradient, accelerated",
         "Factored",
-        "Factored, vmap of 2",
+        "Factored, 2 at once",
+        "Factored, 2 in turn",
     ],
     "first-call": ["now"],
     "sweep": ["jitted, one at a time", "NumPy", "sweep, 1 lanes (its choice)", "sweep, 2 lanes"],
     "parts": ["2 cells, a cell each", "1 cells, the same cell"],
     "scaling": ["solve 4 8", "solve 8 8", "solve 4 16", "clair 4 8", "clair 8 8", "clair 4 16"],
     "memory": ["Converged"],
-    "adapters": ["clair, 12 clients, rank 6, 96 × 96", "refine, 12 clients × 2 modules, rank 6, 80 × 80"],
+    "adapters": [
+        "clair, 12 clients, rank 6, 96 × 96",
+        "verdict, 12 clients, rank 6, 96 × 96",
+        "refine, 12 clients × 2 modules, rank 6, 80 × 80",
+        "refine, 4 clients × 2 modules, rank 6, 32 × 32",
+        "refine, 12 clients × 2 modules, rank 6, 80 × 80",
+    ],
     "federated": [
         "FLUTE, 2 clients × 20 images",
         "CENTAUR, 2 clients × 20 images",
@@ -55,7 +62,7 @@ LABELS = {
 }
 
 
-TIMELESS = ("objective difference", "optimality", "relative difference", "wrong side", "share")
+TIMELESS = ("objective difference", "optimality", "relative difference", "wrong side", "share", "compiled")
 
 
 def _run(*arguments):
