@@ -6,8 +6,21 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ._standing import ALIKE, FEW, FLIPPED, FLOOR, LEAST, MEMBER, RATIO, RESCALED, SIZE, UNDECIDED, UNRELATED, VERDICTS
-from ._standing import _cut as cut
+from ._standing import (
+    ALIKE,
+    FEW,
+    FLIPPED,
+    FLOOR,
+    LEAST,
+    MEMBER,
+    RATIO,
+    RESCALED,
+    SIZE,
+    UNDECIDED,
+    UNRELATED,
+    VERDICTS,
+    limit_for,
+)
 
 
 class Usual(NamedTuple):
@@ -71,7 +84,7 @@ class Reference(NamedTuple):
         levels = ((self.plain, agreement), (self.corrected, agreement / overlap if overlap > 0 else 0.0))
         relative = sign * max(sign * mine / usual.middle for usual, mine in levels)
         surprise = sign * max(sign * (mine - usual.middle) / usual.spread for usual, mine in levels)
-        limit = cut(self.members)
+        limit = limit_for(self.members)
         if (relative < RATIO and surprise < -limit) or (relative < FEW and surprise < -limit / 2):
             return VERDICTS[FLIPPED if relative < -RATIO else UNRELATED], False, relative
         far = abs(math.log(size)) > max(math.log(SIZE), limit * self.size_spread)

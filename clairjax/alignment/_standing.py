@@ -123,7 +123,7 @@ def _standing(layers: Evidence) -> Verdict:
     found = _directions(fleet, core, signs)
     kin = found.low[:, None] & _kin(fleet, core, signs)
     low = found.low & ~kin.any(1)
-    cut = _cut(core.sum().astype(fleet.plain.dtype))
+    cut = limit_for(core.sum().astype(fleet.plain.dtype))
     decided = found.decided & (found.corrected.spread <= ALIKE * found.corrected.usual)
     rows, own_rows = (_level(table, fleet, core) for table in (fleet.rows, fleet.apart))
     # Who started from another A overlaps and agrees less in proportion; that is nothing to be named for.
@@ -211,7 +211,7 @@ def _directions(fleet: _Fleet, core: Either, signs: Either) -> _Directions:
     pairs = core[:, None] & core & fleet.compared
     chance = _median(fleet.chance.reshape(-1), pairs.reshape(-1))
     decided = corrected.usual >= xp.maximum(LEAST, 3 * chance)
-    cut = _cut(core.sum().astype(fleet.plain.dtype))
+    cut = limit_for(core.sum().astype(fleet.plain.dtype))
     low = ((relative < RATIO) & (surprise < -cut)) | ((relative < FEW) & (surprise < -cut / 2))
     return _Directions(low & decided & fleet.present, corrected, plain, relative, surprise, decided)
 
@@ -266,7 +266,7 @@ def _together(fleet: _Fleet, odd: Either, agreement: Either) -> Either:
     return odd[:, None] & odd & ((agree & fleet.compared) | fleet.copies)
 
 
-def _cut(number: Either) -> Either:
+def limit_for(number: Either) -> Either:
     """Spreads from the median of `number` normal values that one in a hundred reaches; simulated."""
     return QUANTILE * (1 + 4 / (number - 2))
 
