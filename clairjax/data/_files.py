@@ -27,3 +27,8 @@ def read_bytes(path: Path) -> bytes:
     if not path.is_file():
         raise refuse(path, "there", "no such file")
     return path.read_bytes()
+
+
+def hidden(path: Path) -> bool:
+    """Notes of other programs, as `.ipynb_checkpoints`, and macOS's `._train-images-idx3-ubyte` and `__MACOSX`."""
+    return path.name.startswith(".") or path.name == "__MACOSX"

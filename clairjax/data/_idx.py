@@ -1,13 +1,15 @@
 """Files in the idx format of MNIST, Fashion-MNIST and EMNIST, gzipped or not."""
 
 import gzip
+import math
+import re
 import struct
 import zlib
 from pathlib import Path
 
 import numpy as np
 
-from ._files import LabelledImages, read_bytes, refuse
+from ._files import LabelledImages, hidden, read_bytes, refuse
 
 
 IMAGES, LABELS = 0x803, 0x801  # unsigned bytes in three dimensions, in one
@@ -15,8 +17,9 @@ IMAGES, LABELS = 0x803, 0x801  # unsigned bytes in three dimensions, in one
 
 def idx_prefixes(folder: Path) -> list[str]:
     """What the names of the folder's sets start with: nothing for MNIST, `emnist-digits-` for a part of EMNIST."""
-    found = (path.name.partition("train-images")[0] for path in folder.glob("*train-images*idx3-ubyte*"))
-    return sorted(set(found))
+    names = (path.name for path in folder.iterdir() if not hidden(path))
+    found = (re.match(r"(.*)(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte", name) for name in names)
+    return sorted({match[1] for match in found if match})
 
 
 def read_idx(folder: Path, prefix: str) -> LabelledImages:
@@ -37,9 +40,15 @@ def read_idx(folder: Path, prefix: str) -> LabelledImages:
     if not images.size:
         size = " × ".join(map(str, images.shape))
         raise refuse(_find(folder, prefix, "train-images"), "of images", f"{size} pixels")
+    if images.shape[1:] != test_images.shape[1:]:
+        sizes = [" × ".join(map(str, each.shape[1:])) for each in (images, test_images)]
+        raise refuse(
+            _find(folder, prefix, "t10k-images"), f"of images of {sizes[0]} pixels, as train-images is", sizes[1]
+        )
     if prefix.startswith("emnist"):
         images, test_images = images.swapaxes(1, 2), test_images.swapaxes(1, 2)
-    return LabelledImages(images[..., None], labels, test_images[..., None], test_labels)
+    numbers = labels.astype(np.int32), test_labels.astype(np.int32)
+    return LabelledImages(images[..., None], numbers[0], test_images[..., None], numbers[1])
 
 
 def _find(folder: Path, prefix: str, name: str) -> Path:
@@ -65,7 +74,7 @@ def _read(path: Path, magic: int) -> np.ndarray:
     if len(data) < start or struct.unpack(">I", data[:4])[0] != magic:
         raise refuse(path, f"an idx file that starts with {magic:#010x}", f"0x{data[:4].hex() or '0'}")
     shape = struct.unpack(f">{dimensions}I", data[4:start])
-    if len(data) - start != np.prod(shape, dtype=np.int64):
-        must_be = f"{' × '.join(map(str, shape))} = {np.prod(shape, dtype=np.int64)} bytes behind its header"
+    if len(data) - start != math.prod(shape):
+        must_be = f"{' × '.join(map(str, shape))} = {math.prod(shape)} bytes behind its header"
         raise refuse(path, must_be, len(data) - start)
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

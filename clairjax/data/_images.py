@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _validate
 from ._cifar import is_cifar10, is_cifar100, read_cifar10, read_cifar100
-from ._files import LabelledImages, refuse
+from ._files import LabelledImages, hidden, refuse
 from ._idx import idx_prefixes, read_idx
 
 
@@ -28,7 +28,9 @@ def read_images(folder: str | os.PathLike[str], *, prefix: str | None = None) ->
     - idx files, each gzipped or not: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-…`; MNIST,
       Fashion-MNIST (Debian's `dataset-fashion-mnist` installs it), and EMNIST, whose images are set upright.
     - a folder of pictures for each class, or `train` and `test` with such folders. All pictures must be of one size.
-      It needs Pillow. Hidden folders are left out.
+      It needs Pillow. Sixteen bits become eight, and transparency is left out.
+
+    Hidden files and folders are left out.
 
     **Args:** `folder`; `prefix`, of the idx files where a folder has several sets, such as `"emnist-digits-"`.
 
@@ -115,20 +117,19 @@ def _read_folders(path: Path) -> LabelledImages:
 
 
 def _classes(folder: Path) -> list[str]:
-    """Hidden folders are none: they are notes of other programs, as `.ipynb_checkpoints`."""
-    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not hidden(each))
 
 
 def _pictures(folder: Path, names: list[str], shape: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """All pictures of the classes' folders, by class and name."""
     if find_spec("PIL") is None:
         raise ImportError("Pictures are read with Pillow: install it with pip install pillow.")
-    images, labels = [], []
+    images, labels, all_needed = [], [], shape is None
     for number, name in enumerate(names):
         inside = folder / name
         files = sorted(inside.iterdir()) if inside.is_dir() else []
-        pictures = [each for each in files if each.suffix.lower() in PICTURES]
-        if not pictures and shape is None:
+        pictures = [each for each in files if each.suffix.lower() in PICTURES and not hidden(each)]
+        if not pictures and all_needed:
             raise refuse(inside, "a folder of pictures, one class", "no picture in it")
         for each in pictures:
             pixels = _pixels(each)
@@ -147,8 +148,14 @@ def _pixels(path: Path) -> np.ndarray:
 
     try:
         with Image.open(path) as picture:
-            grey = picture.mode in ("1", "L", "I", "I;16", "F")
-            pixels = np.asarray(picture.convert("L" if grey else "RGB"))
-    except OSError as error:  # what Pillow raises for foreign and truncated files
+            mode = picture.mode
+            deep = mode.startswith("I;16") or (mode == "I" and picture.format in ("PNG", "PPM"))
+            colours = "L" if mode in ("1", "L", "LA", "La") else "RGB"
+            pixels = np.asarray(picture if deep or mode in ("I", "F") else picture.convert(colours))
+    except Exception as error:  # Pillow raises of many kinds for foreign, truncated and huge files
         raise refuse(path, "a picture that Pillow reads", error) from error
+    if deep:  # Pillow's own conversion cuts at 255: nearly all would be white
+        pixels = ((pixels.astype(np.int32) + 128) // 257).astype(np.uint8)
+    elif mode in ("I", "F"):
+        raise refuse(path, "a picture of 8 or 16 bits", f"32 bits (Pillow's mode {mode})")
     return pixels[..., None] if pixels.ndim == 2 else pixels

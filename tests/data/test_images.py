@@ -59,6 +59,47 @@ def test_a_part_of_emnist_is_chosen_and_set_upright(tmp_path, rng):
     np.testing.assert_array_equal(found.images[..., 0], images.transpose(0, 2, 1))
 
 
+def test_files_of_other_programs_are_left_out(tmp_path, rng):
+    """Such as macOS leaves beside each file."""
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "idx").mkdir()
+    images, *_ = write_idx(tmp_path / "idx", rng)
+    (tmp_path / "idx" / "._train-images-idx3-ubyte").write_bytes(b"notes")
+    np.testing.assert_array_equal(read_images(tmp_path / "idx").images[..., 0], images)
+    for name in ("cat", "dog", "__MACOSX"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / name / "._a.png").write_bytes(b"notes")
+        if name != "__MACOSX":
+            image.new("L", (4, 4)).save(tmp_path / "pictures" / name / "a.png")
+    assert read_images(tmp_path / "pictures").names == ("cat", "dog")
+
+
+def test_pictures_of_every_depth_keep_their_grey(tmp_path, rng):
+    """Sixteen bits are scaled and not cut; grey beside alpha is grey; of 32 bits nobody knows the white."""
+    image = pytest.importorskip("PIL.Image")
+    grey = rng.integers(0, 256, (3, 5), np.uint8)
+    deep = image.fromarray(grey.astype(np.uint16) * 257)
+    (tmp_path / "cat").mkdir()
+    for name, picture in {"a.png": image.fromarray(grey), "b.png": deep, "c.tif": deep, "d.pgm": deep}.items():
+        picture.save(tmp_path / "cat" / name)
+    image.fromarray(grey).convert("LA").save(tmp_path / "cat" / "e.png")
+    found = read_images(tmp_path).images
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found[..., 0], np.stack([grey] * 5))
+    image.fromarray(grey.astype(np.float32)).save(tmp_path / "cat" / "f.tif")
+    with pytest.raises(ValueError, match=r"f\.tif must be a picture of 8 or 16 bits, got 32 bits \(Pillow's mode F\)"):
+        read_images(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"P5 16J255\n", b"BM" + bytes(16) + b"\xff\xff\x00\x00" * 9, b"GIF89a", b""])
+def test_a_damaged_picture_is_named_whatever_pillow_says(tmp_path, data):
+    pytest.importorskip("PIL")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.ppm").write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.ppm must be a picture that Pillow reads, got "):
+        read_images(tmp_path)
+
+
 @pytest.mark.parametrize("classes", [10, 100])
 @pytest.mark.parametrize("archive", [False, True])
 def test_cifar_comes_back(tmp_path, rng, classes, archive):
@@ -126,6 +167,21 @@ FAULTS = {
         lambda path: path.write_bytes(idx(np.zeros((5, 0, 6), np.uint8), 0x803)),
         r"must be of images, got 5 × 0 × 6 pixels\.",
     ),
+    "of more pixels than a number holds": (
+        "train-images-idx3-ubyte",
+        lambda path: path.write_bytes(struct.pack(">4I", 0x803, 2**31, 2**31, 4)),
+        r"must be 2147483648 × 2147483648 × 4 = 18446744073709551616 bytes behind its header, got 0\.",
+    ),
+    "of another size": (
+        "t10k-images-idx3-ubyte",
+        lambda path: path.write_bytes(idx(np.zeros((3, 4, 5), np.uint8), 0x803)),
+        r"must be of images of 4 × 6 pixels, as train-images is, got 4 × 5\.",
+    ),
+    "alone missing": (
+        "train-images-idx3-ubyte",
+        Path.unlink,
+        r"must be there, or with \.gz, got no such file",
+    ),
     "half a gzip": (
         "train-images-idx3-ubyte",
         lambda path: path.write_bytes(gzip.compress(path.read_bytes())[:-9]),
@@ -179,6 +235,11 @@ def test_other_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must be a folder with .*, got a folder with none of these\."):
         read_images(tmp_path)
     (tmp_path / "cat").mkdir()
+    with pytest.raises(ValueError, match=r"cat must be a folder of pictures, one class, got no picture in it\."):
+        read_images(tmp_path)
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "ant").mkdir()
+    image.new("L", (4, 4)).save(tmp_path / "ant" / "a.png")
     with pytest.raises(ValueError, match=r"cat must be a folder of pictures, one class, got no picture in it\."):
         read_images(tmp_path)
 
