@@ -12,9 +12,9 @@ import numpy as np
 from ._config import CONFIG, refined_fields
 from ._folder import WEIGHTS, Folder
 from ._pool import scaled
-from ._products import Pair, balanced, in_type, norm, rank_within, spectrum, summed
+from ._products import Pair, balanced, distance, in_type, rank_within, spectrum, summed, tables_beside
 from ._refine import Refinement
-from ._shared import LARGE, Shared, check_finite, relative
+from ._shared import LARGE, Shared, Theirs, check_finite, relative
 from ._tensors import FLOATS, wide, write
 
 
@@ -119,26 +119,29 @@ def blended(shared: Shared, name: str, t: float) -> Adapter:
     return Adapter(folder, parts)
 
 
-def _part(refinement: Refinement, name: str, module: str, t: float, theirs: list[tuple[float, Pair]]) -> Part:
+def _part(refinement: Refinement, name: str, module: str, t: float, theirs: Theirs) -> Part:
     own = scaled(refinement, name, module)
-    whole = [(t, own)] if t else []
-    whole += [((1 - t) * share, pair) for share, pair in theirs]
-    exact = summed(whole)
-    change = norm(summed([*whole, (-1, own)]))
-    factors, length = exact, norm(exact)
+    mine = own[0].shape[1]
+    few = own if theirs.own is None else summed([(1, own), (1, theirs.own)])
+    up, down = summed([(1, few), (1, theirs.common)])
+    known = tables_beside(few, theirs.common, theirs.known)
+    ranks = mine, few[0].shape[1] - mine, len(theirs.known.rows)
+    shares = np.repeat([t, 1 - t, (1 - t) * theirs.share], ranks)
+    length, change = known.norm(shares), known.norm(shares - np.repeat([1.0, 0, 0], ranks))
+    exact, first = (up * shares, down), 0 if t else mine
+    factors = exact[0][:, first:], down[first:]
     # The median alone is cut already; what is large goes side by side, without loss.
-    if len(whole) > 1 and (refinement.rank is not None or exact[0].shape[1] <= LARGE):
-        found = spectrum(exact)
+    if (first == 0 or theirs.own) and (refinement.rank is not None or factors[0].shape[1] <= LARGE):
+        found = spectrum(exact, known.weighed(shares))
         needed = rank_within(found.values, refinement.tolerance * length)
         rank = refinement.rank_of(name, module) or needed
         factors = balanced(found, rank)
         lost = float(np.linalg.norm(found.values[rank:]))
-        if rank < own[0].shape[1] and lost > max(change, refinement.tolerance * length):
+        if rank < mine and lost > max(change, refinement.tolerance * length):
             why = f"at it module {module} of client {name} loses {lost / length:.0%}, more than refining changes"
-            must_be = min(own[0].shape[1], needed)
-            raise ValueError(f"rank must be at least {must_be}, got {rank}: {why}.")
+            raise ValueError(f"rank must be at least {min(mine, needed)}, got {rank}: {why}.")
     kind = refinement.adapters.clients[name].modules[module].kind
     factors = in_type(factors, FLOATS[kind])
     check_finite(factors, f"client {name}", module, kind)
-    error = norm(summed([(1, factors), (-1, exact)]))
+    error = distance(factors, (up, down), known, shares)
     return Part(factors, relative(error, length), relative(change, length))

@@ -16,7 +16,7 @@ from ._folder import Folder, faulty, read_folder
 from ._names import GLOBAL, REPORT, named_folders
 from ._numbers import examine
 from ._place import is_report
-from ._products import inner_products, spectrum
+from ._products import inner_products, rows_of, spectrum
 from ._refine import CLIP
 from ._verdict import IDLE, UNDECIDED, UNUSABLE, ClientVerdict, said
 
@@ -147,9 +147,9 @@ def overlaps(clients: Mapping[str, Folder], shared: Folder, modules: Collection[
     for module in modules:
         common = spectrum(shared.product(module))
         weights = common.values**2
-        leading = common.right[: int(np.ceil(weights.sum() ** 2 / (weights**2).sum()))]
+        leading = rows_of(common)[: int(np.ceil(weights.sum() ** 2 / (weights**2).sum()))]
         for name, client in clients.items():
-            mine = spectrum(client.product(module)).right if module in client.modules else ()
+            mine = rows_of(spectrum(client.product(module))) if module in client.modules else ()
             if len(mine):  # none of zeros
                 found[name].append(float(np.sum((mine @ leading.T) ** 2) / np.sqrt(len(mine) * len(leading))))
     return {name: float(np.mean(each)) if each else 0.0 for name, each in found.items()}

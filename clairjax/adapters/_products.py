@@ -14,9 +14,29 @@ CUT = 1e-7  # of the largest singular value: tables of inner products keep half 
 Pair = tuple[np.ndarray, np.ndarray]  # up [out, rank] and down [rank, in]
 
 
-class Spectrum(NamedTuple):
-    """W = left · diag(values) · right, values descending; those below the rounding are left out."""
+class Tables(NamedTuple):
+    """Of up · down: the inner products of the columns of up, and of the rows of down."""
 
+    columns: np.ndarray
+    rows: np.ndarray
+
+    def norm(self, shares: np.ndarray | float = 1.0) -> float:
+        """‖up · diag(shares) · down‖_F."""
+        return float(np.sqrt(max(np.sum(self.weighed(shares).columns * self.rows), 0)))
+
+    def weighed(self, shares: np.ndarray | float) -> "Tables":
+        """Of up · diag(shares) and down."""
+        return Tables(self.columns * np.multiply.outer(shares, shares), self.rows)
+
+
+class Spectrum(NamedTuple):
+    """W = up · left · diag(values) · right · down, with values descending; those below the rounding are left out.
+
+    The singular vectors, up · left and right · down, are as long as the sides of W, so that only those are formed
+    that are needed.
+    """
+
+    pair: Pair
     left: np.ndarray
     values: np.ndarray
     right: np.ndarray
@@ -37,27 +57,46 @@ def inner_products(pairs: Sequence[Pair]) -> np.ndarray:
     return np.add.reduceat(np.add.reduceat(table, starts, 0), starts, 1)
 
 
+def tables(pair: Pair) -> Tables:
+    up, down = pair
+    return Tables(up.T @ up, down @ down.T)
+
+
+def tables_beside(few: Pair, many: Pair, known: Tables) -> Tables:
+    """Of `few` and `many` side by side, where those of `many` are `known`: they cost most."""
+    own, across = tables(few), Tables(few[0].T @ many[0], few[1] @ many[1].T)
+    whole = zip(own, across, known, strict=True)
+    return Tables(*(np.block([[mine, both], [both.T, theirs]]) for mine, both, theirs in whole))
+
+
 def norm(pair: Pair) -> float:
     """‖up · down‖_F."""
-    up, down = pair
-    return float(np.sqrt(max(np.sum((up.T @ up) * (down @ down.T)), 0)))
+    return tables(pair).norm()
 
 
-def spectrum(pair: Pair) -> Spectrum:
+def distance(one: Pair, other: Pair, known: Tables, shares: np.ndarray | float = 1.0) -> float:
+    """Of a product from that of `other` with `shares`, whose tables are `known`."""
+    one = summed([(1, one)])
+    signs = np.concatenate([np.ones(one[0].shape[1]), -np.broadcast_to(shares, len(known.rows))])
+    return tables_beside(one, other, known).norm(signs)
+
+
+def spectrum(pair: Pair, known: Tables | None = None) -> Spectrum:
     """By eigendecompositions of tables: two of the rank, or one of a side of W where that is not larger."""
     up, down = pair
     if up.shape[0] > down.shape[1]:
-        right, values, left = spectrum((down.T, up.T))
-        return Spectrum(left.T, values, right.T)
+        turned = spectrum((down.T, up.T), known and Tables(known.rows, known.columns))
+        right, left = turned.pair
+        return Spectrum((left.T, right.T), turned.right.T, turned.values, turned.left.T)
     if up.shape[1] >= up.shape[0]:
         whole = up @ down
         values, left = _roots(whole @ whole.T)
-        return Spectrum(left, values, (left.T @ whole) / values[:, None])
-    sizes, turn = _roots(down @ down.T)
-    columns = up @ (turn * sizes)
-    values, turn = _roots(columns.T @ columns)
-    left = columns @ (turn / values)
-    return Spectrum(left, values, (left.T @ up) @ down / values[:, None])
+        return Spectrum((np.eye(len(whole)), whole), left, values, left.T / values[:, None])
+    columns, rows = known or tables(pair)
+    sizes, turn = _roots(rows)
+    values, back = _roots((turn * sizes).T @ columns @ (turn * sizes))
+    left = (turn * sizes) @ (back / values)
+    return Spectrum(pair, left, values, left.T @ columns / values[:, None])
 
 
 def _roots(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -66,6 +105,11 @@ def _roots(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values = np.sqrt(np.maximum(squares[::-1], 0))
     kept = int(np.sum(values > CUT * values.max(initial=0)))
     return values[:kept], vectors[:, ::-1][:, :kept]
+
+
+def rows_of(found: Spectrum) -> np.ndarray:
+    """The right singular vectors, as rows."""
+    return found.right @ found.pair[1]
 
 
 def rank_within(values: np.ndarray, error: float) -> int:
@@ -78,7 +122,8 @@ def balanced(found: Spectrum, rank: int) -> Pair:
     """The best approximation of this rank, U Σ^½ · Σ^½ Vᵀ, padded with zeros."""
     kept = min(rank, len(found.values))
     root, missing = np.sqrt(found.values[:kept]), rank - kept
-    up, down = found.left[:, :kept] * root, root[:, None] * found.right[:kept]
+    up, down = found.pair
+    up, down = up @ (found.left[:, :kept] * root), (root[:, None] * found.right[:kept]) @ down
     return np.pad(up, ((0, 0), (0, missing))), np.pad(down, ((0, missing), (0, 0)))
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..alignment import Factored
 from ._folder import Folder
 from ._names import GLOBAL
 from ._pool import Pool
-from ._products import Pair, Spectrum, balanced, in_type, norm, rank_within, spectrum, summed
+from ._products import Pair, Spectrum, Tables, balanced, distance, in_type, norm, rank_within, spectrum, tables
 from ._refine import Refinement
 from ._store import Store
 from ._tensors import FLOATS
@@ -21,6 +21,15 @@ MEDIAN = "median"
 LARGE = 256  # the rank from which what all share is cut where that costs a client little
 LITTLE = 0.25  # of the tolerance
 HALF = 0.5  # of the tolerance is for the median, from which clients' adapters are made
+
+
+class Theirs(NamedTuple):
+    """What a client shares of a module: `own`, none of the median, and `share` · `common`, whose tables are known."""
+
+    own: Pair | None
+    share: float
+    common: Pair
+    known: Tables
 
 
 @dataclass(frozen=True)
@@ -35,19 +44,22 @@ class Shared:
     ranks: dict[str, tuple[int, bool]] = field(default_factory=dict)
     coefficients: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def parts(self, name: str, module: str) -> list[tuple[float, Pair]] | None:
-        """Products whose sum a client shares; None of a module that it does not share."""
+    def parts(self, name: str, module: str) -> Theirs | None:
+        """None of a module that a client does not share."""
         if name not in self.places.get(module, ()):
             return None
         if self.space == MEDIAN:
             place = self.template.modules[module]
             up, down = self.store.get(GLOBAL, [place.up_key, place.down_key])
             rank = self.refinement.rank_of(name, module)  # the best approximations of smaller ranks are its parts
-            return [(1.0, (up[:, :rank], down[:rank]))]
+            median = up[:, :rank].astype(np.float64), down[:rank].astype(np.float64)
+            return Theirs(None, 1.0, median, tables(median))
         number = self.places[module][name]
-        keys = [f"up.{number}", f"down.{number}", "up", "down"]
-        own_up, own_down, up, down = self.store.get(self._part(module), keys)
-        return [(1.0, (own_up, own_down)), (self.coefficients[name, module], (up, down))]
+        keys = [f"up.{number}", f"down.{number}", "up", "down", "columns", "rows"]
+        own_up, own_down, up, down, *known = (
+            each.astype(np.float64) for each in self.store.get(self._part(module), keys)
+        )
+        return Theirs((own_up, own_down), self.coefficients[name, module], (up, down), Tables(*known))
 
     def _part(self, module: str) -> str:
         return f"{list(self.places).index(module)}"
@@ -59,14 +71,15 @@ class Shared:
                 progress(module)
             weights, refined = self.refinement.refined(module, self.space)
             common: Pair = (np.asarray(refined.common_up, np.float64), np.asarray(refined.common_down, np.float64))
-            if common[0].shape[1] > LARGE:
+            if (rank := common[0].shape[1]) > min(LARGE, *refined.shape[1:]):
                 found = spectrum(common)
-                least = min(norm(pair) for pair in zip(*_both(weights), strict=True))
+                least = min(norm(pair) for pair in zip(*_both(weights), strict=True)) if rank > LARGE else 0
                 common = balanced(found, rank_within(found.values, LITTLE * self.refinement.tolerance * least))
             ups, downs = (np.asarray(side) for side in (refined.own_up, refined.own_down))
-            tensors = {f"up.{k}": up for k, up in enumerate(ups)} | {f"down.{k}": one for k, one in enumerate(downs)}
+            own = {f"up.{k}": up for k, up in enumerate(ups)} | {f"down.{k}": one for k, one in enumerate(downs)}
             sides = {"up": common[0].astype(ups.dtype), "down": common[1].astype(ups.dtype)}
-            whole = {key: np.ascontiguousarray(one) for key, one in (tensors | sides).items()}
+            known = tables((sides["up"].astype(np.float64), sides["down"].astype(np.float64)))._asdict()
+            whole = {key: np.ascontiguousarray(one) for key, one in (own | sides | known).items()}
             self.store.put(self._part(module), whole)
             for name, share in zip(places, np.asarray(refined.common_share).tolist(), strict=True):
                 self.coefficients[name, module] = share
@@ -118,14 +131,14 @@ def median_tensors(
         if progress is not None:
             progress(module)
         whole = pool.median(refinement, module)
-        found = spectrum(whole)
+        found = spectrum(whole, known := tables(whole))
         length = float(np.linalg.norm(found.values))
         rank = _rank(refinement, module, pool.clips[module], found, length)
         kind = Counter(clients[name].modules[module].kind for name in pool.clips[module]).most_common(1)[0][0]
         factors = in_type(balanced(found, rank), FLOATS[kind])
         check_finite(factors, GLOBAL, module, kind)
         tensors |= dict(zip((place.up_key, place.down_key), factors, strict=True))
-        ranks[module], errors[module] = rank, relative(norm(summed([(1, factors), (-1, whole)])), length)
+        ranks[module], errors[module] = rank, relative(distance(factors, whole, known), length)
     return Median(template, tuple(clients[first].modules), ranks, errors), tensors
 
 
