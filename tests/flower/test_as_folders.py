@@ -39,7 +39,7 @@ def at_scale_1(state, rank):
         ([4] * 5, {"blend": 0.0}),
         ([4] * 5, {"blend": 0.5}),
         ([4] * 5, {"shared": "columns"}),
-        ([2, 4, 8, 4, 2], {"shared": "rows", "blend": 0.5}),
+        ([4] * 5, {"shared": "rows", "blend": 0.5}),
         ([2, 4, 8, 4, 2], {"blend": 0.0}),
         ([2, 4, 8, 4, 2], {"blend": 0.25}),
     ],
