@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ..sweep import Estimate, Results
 from ._centaur_networks import ADJACENCIES, ALONE, CIFAR10, CIFAR100, DELTA, EMNIST, METHODS, Cell
-from ._figure import curve, means, panels, points, sizes_below
-from ._images import dataset_notes
+from ._figure import curve, dots, looks, means, panels, points, sizes_below
+from ._images import dataset_line, dataset_notes
 from ._table import Column, Row, Tabulated, grouped, rows_of
 
 
@@ -135,48 +135,52 @@ def by_partition(results: Results[Cell]) -> list[Rows]:
 
 
 def named(axis: "Axes", cell: Cell) -> None:
-    data = f"in place of {cell.dataset}" if cell.large is False else f"for {cell.dataset}"
-    axis.set_title(f"{data}, n = {cell.clients}, S = {cell.classes}, T = {cell.rounds}", fontsize=9)
+    size = f"{cell.clients} clients of {cell.classes} shards, {cell.rounds} rounds"
+    axis.set_title(f"for {cell.dataset},\n{size}", fontsize=9)
 
 
-@panels("accuracy of the last round (%)", by_partition, columns=2, shared=False)
+image_panels = partial(panels, of=by_partition, shared=False, across=2, above=dataset_line)
+LOOKS = looks(("CENTAUR", "PPSGD", "PMTL-ft", "DP-FedAvg-fb"))
+
+
+@image_panels("", columns=2)
 def plot_methods(axis: "Axes", rows: Rows) -> None:
     """The methods of a partition; hollow where nothing is private."""
     names = list(dict.fromkeys(row.cell.method for row in rows))
     for private, text in ((True, "private"), (False, "not private, or alone")):
         mine = [row for row in rows if row.cell.private == private]
-        style = {} if private else {"fillstyle": "none"}
+        style = {"fmt": "o"} if private else {"fmt": "s", "fillstyle": "none"}
         if mine:
-            places = [names.index(row.cell.method) for row in mine]
-            curve(axis, mine, places, last_round, text, fmt="o" if private else "s", **style)
-    axis.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
+            dots(axis, names, {row.cell.method: last_round(row) for row in mine}, text, color="black", **style)
+    axis.set_xlabel("accuracy of the last round (%)")
     named(axis, rows[0].cell)
 
 
-@panels("accuracy of the last round (%)", by_partition, shared=False)
+@image_panels("accuracy of the last round (%)")
 def plot_epsilons(axis: "Axes", rows: Rows) -> None:
     """Figure 1: against ε."""
     epsilons = sorted({row.cell.epsilon for row in rows if row.cell.private})
     for group in grouped([row for row in rows if row.cell.private], lambda row: row.cell.method):
-        curve(axis, sorted(group, key=lambda row: row.cell.epsilon), "epsilon", last_round, group[0].cell.method)
+        method, by_epsilon = group[0].cell.method, sorted(group, key=lambda row: row.cell.epsilon)
+        curve(axis, by_epsilon, "epsilon", last_round, method, color=LOOKS[method]["color"])
     for row in rows:
         if row.cell.method == ALONE:
             means(axis, [row] * len(epsilons), epsilons, last_round, ALONE, "k--")
         elif row.cell.method == "CENTAUR" and not row.cell.private:
-            means(axis, [row] * len(epsilons), epsilons, last_round, "CENTAUR, not private", "k:")
+            means(axis, [row] * len(epsilons), epsilons, last_round, "CENTAUR, not private", ":", color="C0")
     axis.set_xlabel(f"ε ({rows[0].cell.adjacency}, δ = {DELTA:g})")
     sizes_below(axis, epsilons)
     named(axis, rows[0].cell)
 
 
-@panels("accuracy (%)", by_partition, shared=False)
+@image_panels("accuracy (%)")
 def plot_training(axis: "Axes", rows: Rows) -> None:
     """Figure 3: against ε as rounds go by."""
     for row in rows:
         if row.cell.private:
             estimates = map(Estimate.of, 100 * row["curve"].T)
-            spent = row[row.cell.adjacency][0]
-            points(axis, spent, estimates, row.cell.method, markersize=2, capsize=0)
+            spent, colour = row[row.cell.adjacency][0], LOOKS[row.cell.method]["color"]
+            points(axis, spent, estimates, row.cell.method, markersize=2, capsize=0, color=colour)
         elif row.cell.method == ALONE:
             axis.axhline(
                 last_round(row).value, color="black", linestyle="--", linewidth=1, label=f"{ALONE}, at the end"

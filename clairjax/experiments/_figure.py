@@ -1,6 +1,6 @@
 """The plots' common look: panels, points with standard errors, bands, ticks and legends."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,17 +20,24 @@ LEGEND_COLUMN = 2.0  # inches that an entry may take
 
 
 def new_figure(
-    panels: int, width: float = 3.6, height: float = 3.4, *, shared: bool = True
+    panels: int, width: float = 3.6, height: float = 3.4, *, shared: bool = True, across: int | None = None
 ) -> tuple["Figure", list["Axes"]]:
-    """A figure of panels side by side that share their vertical axis or not, outside pyplot's global state."""
+    """A figure of panels, `across` of them side by side or all, that share their vertical axis or not.
+
+    Outside pyplot's global state.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width * panels + 0.6, height), layout="constrained", dpi=150)
-    axes = figure.subplots(1, panels, sharey=shared, squeeze=False)[0]
-    for axis in axes:
+    across = min(across or panels, panels)
+    rows = -(-panels // across)
+    figure = Figure(figsize=(width * across + 0.6, height * rows), layout="constrained", dpi=150)
+    axes = figure.subplots(rows, across, sharey=shared, squeeze=False).ravel().tolist()
+    for axis in axes[:panels]:
         axis.grid(alpha=0.25, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
-    return figure, list(axes)
+    for axis in axes[panels:]:
+        axis.remove()
+    return figure, axes[:panels]
 
 
 def panels(
@@ -39,16 +46,24 @@ def panels(
     *,
     columns: int | None = None,
     shared: bool = True,
+    across: int | None = None,
+    above: Callable[[Results[Any]], str] | None = None,
 ) -> Callable[[Callable[["Axes", Any], None]], Plot]:
-    """Makes a plot of `draw(axis, rows)`: a panel for each of what `of` gives, one legend of `columns` below all."""
+    """Makes a plot of `draw(axis, rows)`: a panel for each of what `of` gives, one legend of `columns` below all.
+
+    `across`: panels side by side, all if left out. `above`: a line over all of them.
+    """
 
     def decorate(draw: Callable[["Axes", Any], None]) -> Plot:
         def plot(results: Results[Any]) -> "Figure":
             groups = list(of(results))
-            figure, axes = new_figure(len(groups), shared=shared)
+            figure, axes = new_figure(len(groups), shared=shared, across=across)
             for axis, rows in zip(axes, groups, strict=True):
                 draw(axis, rows)
-            axes[0].set_ylabel(ylabel)
+            for axis in axes[:: across or len(axes)]:
+                axis.set_ylabel(ylabel)
+            if above is not None:
+                figure.suptitle(above(results), fontsize=9)
             return legend_below(figure, axes[0], columns)
 
         return plot
@@ -79,10 +94,28 @@ def points(
     return axis.errorbar(x, values, np.nan_to_num(errors), label=label, **style)[0]
 
 
-def band(axis: "Axes", x: np.ndarray, replicates: np.ndarray, label: str) -> None:
+def dots(axis: "Axes", names: Sequence[str], estimates: Mapping[str, Estimate], label: str, **style: Any) -> None:
+    """Means with their standard errors along the horizontal axis, a line for each name from the top."""
+    values, errors = zip(*estimates.values(), strict=True)
+    style = {"fmt": "o", "markersize": 4, **style}
+    axis.errorbar(values, [names.index(name) for name in estimates], xerr=np.nan_to_num(errors), label=label, **style)
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+
+
+def looks(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """A style for each name, by its place: a colour of its own, or that of NAME in dashes for NAME*."""
+    plain = list(dict.fromkeys(name.rstrip("*") for name in names))
+    return {
+        name: {"color": f"C{plain.index(name.rstrip('*'))}", "linestyle": "--" if name.endswith("*") else "-"}
+        for name in names
+    }
+
+
+def band(axis: "Axes", x: np.ndarray, replicates: np.ndarray, label: str, **style: Any) -> None:
     """Mean over replicates [replicate, point], within a standard error on either side."""
     centre, error = np.array([Estimate.of(column) for column in replicates.T]).T
-    (line,) = axis.plot(x, centre, label=label)
+    (line,) = axis.plot(x, centre, label=label, **style)
     axis.fill_between(x, centre - error, centre + error, color=line.get_color(), alpha=0.25)
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ..sweep import Estimate, Results
 from ._experiment import Preset
 from ._figure import band, legend_below, new_figure
-from ._flute_image_report import METHODS_TABLE, WHERE, of_part, one_each
+from ._flute_image_report import LOOKS, METHODS_TABLE, WHERE, of_part, one_each
 from ._flute_images import LARGE, PARTITIONS, SMALL, Cell, flute_images, runs, tiny
 from ._image_experiment import ImageExperiment
-from ._images import dataset_notes
+from ._images import dataset_line, dataset_notes
 from ._table import Column, Row, Tabulated, rows_of
 
 
@@ -35,8 +35,11 @@ def plot(results: Results[Cell]) -> "Figure":
     figure, axes = new_figure(len(PANELS), shared=False)
     for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
         for row in rows_of(results):
-            band(axis, row.cell.evaluated, row[name] * (100 if name == "curve" else 1), row.cell.method)
-        axis.set(xlabel="round", title=title)
+            values = row[name] * (100 if name == "curve" else 1)
+            band(axis, row.cell.evaluated, values, row.cell.method, **LOOKS[row.cell.method])
+        axis.set(xlabel="round", ylabel=title)
+    cell = results.cells[0]
+    figure.suptitle(f"{dataset_line(results)}, {cell.clients} clients with {cell.classes} classes", fontsize=9)
     return legend_below(figure, axes[0], columns=5)
 
 

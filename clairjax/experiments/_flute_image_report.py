@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..sweep import Estimate, Results
-from ._figure import legend_below, new_figure
+from ._figure import dots, legend_below, looks, new_figure
 from ._flute_images import PARTITIONS, Cell
-from ._images import dataset_notes
+from ._images import dataset_line, dataset_notes
 from ._table import Column, Row, Tabulated, grouped, rows_of
 
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Rows = list[Row[Cell]]
 OURS = ("FLUTE", "FLUTE*")
 TUNED = "FedAvg-FT"  # what FedAvg's clients use after tuning; no training of its own
+LOOKS = looks(("FLUTE", "FLUTE*", "FedRep", "FedRep*", "FedPer", "FedAvg", "Fed-LG", "FedRoD", "FedCP"))
 FEW = 20  # test images of a client, below which its own accuracy says little
 
 
@@ -244,14 +245,14 @@ ORDERS = Tabulated[Cell](
 def plot_accuracies(results: Results[Cell]) -> "Figure":
     """A panel a partition: each method's accuracy, and the paper's."""
     groups = partitions(results)
-    figure, axes = new_figure(len(groups), 2.3, 3.6, shared=True)
+    figure, axes = new_figure(len(groups), 2.4, 3.2, across=4)
     for axis, rows in zip(axes, groups, strict=True):
-        places = np.arange(len(rows))[::-1]
-        means = [mean_accuracy(row) for row in rows]
-        values, errors = np.array(means).T
-        axis.errorbar(values, places, xerr=np.nan_to_num(errors), fmt="o", capsize=2, markersize=4, label="ours")
-        paper = [printed(row.cell, row.part) for row in rows]
-        axis.plot(np.array(paper, float), places, "x", color="0.4", label="the paper's, on its data")
-        axis.set(title=f"{rows[0].cell.clients} clients, {rows[0].cell.classes} classes", xlabel="accuracy (%)")
-        axis.set_yticks(places, [row.part for row in rows])
+        cell, names = rows[0].cell, [row.part for row in rows]
+        dots(axis, names, {row.part: mean_accuracy(row) for row in rows}, "ours")
+        if partition_of(rows[0]) in PARTITIONS:
+            paper = {name: Estimate(printed(cell, name) or np.nan, np.nan) for name in names}
+            dots(axis, names, paper, "the paper's, on its own data", fmt="kx", markersize=6)
+        axis.set_title(f"for {cell.dataset},\n{cell.clients} clients, {cell.classes} classes", fontsize=9)
+        axis.set_xlabel("accuracy (%)")
+    figure.suptitle(dataset_line(results), fontsize=9)
     return legend_below(figure, axes[0])

@@ -150,5 +150,13 @@ def pairs_of_digits() -> Images:
 
 def dataset_notes(results: Results[Any]) -> str:
     """Which images the results are of: a note for a table."""
-    used = results.manifest["arguments"]["arguments"]["images"]
-    return " ".join(f"In place of the paper's {name}: {each['text']}." for name, each in used.items())
+    return " ".join(f"In place of the paper's {name}: {text}." for name, text in _told(results).items())
+
+
+def dataset_line(results: Results[Any]) -> str:
+    """The same for a plot: without the numbers of images and classes."""
+    return "\n".join(f"for {name}: {text.rsplit(', ', 2)[0]}" for name, text in _told(results).items())
+
+
+def _told(results: Results[Any]) -> dict[str, str]:
+    return {name: each["text"] for name, each in results.manifest["arguments"]["arguments"]["images"].items()}

@@ -25,6 +25,12 @@ SHAPE = (*HELD.shape, DIMENSION)
 OUT = -1e30  # a logit that counts for nothing
 FEATURES, WEIGHTS = 0.005, 0.0025  # λ1 and λ2, as in the authors' code
 RATE = 0.5
+WORDS = {
+    "local": "a client's own features",
+    "shared": "shared features",
+    "own": "softmax over its own classes",
+    "all": "softmax over all classes",
+}
 
 
 class Cell(NamedTuple):
@@ -98,21 +104,27 @@ def printed(row: Row[Cell]) -> float | None:
 
 
 def plot(results: Results[Cell]) -> "Figure":
-    """Each client's two normed weights."""
+    """Each client's two normed weights: side by side, or about one point where features are shared."""
     rows = rows_of(results)
-    figure, axes = new_figure(len(rows), 1.9, 2.9)
+    figure, axes = new_figure(len(rows), 2.4, 2.7, across=4)
     for axis, row in zip(axes, rows, strict=True):
-        heads = unit(row["heads"][0], row.cell.features == "shared")
+        shared = row.cell.features == "shared"
+        heads = unit(row["heads"][0], shared)
         for client, held in enumerate(HELD):
+            # Of different lengths about one point, or the arrows of several would cover each other.
+            start, length = ((0.0, 0.0), 1 - 0.2 * client) if shared else ((0.9 * (client - 1) - 0.3, 0.0), 1.0)
             for number in np.flatnonzero(held):
-                end = heads[client, number] * (1 - 0.2 * client)  # or the arrows of several would cover each other
-                axis.annotate("", end, (0, 0), arrowprops={"arrowstyle": "->", "color": f"C{client}"})
-                x, y = end + 0.16 * heads[client, number]
-                axis.text(x, y, f"{number + 1}", color=f"C{client}", fontsize=8)
-        penalty = f"\nλ3 = {row.cell.collapse:g}" if row.cell.collapse else "\nno penalty"
-        axis.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal", xticks=[], yticks=[])
-        axis.set_title(f"features {row.cell.features}\nsoftmax {row.cell.softmax}{penalty}", fontsize=8)
-    figure.supxlabel("weights of the last layer: a colour a client, a number a class", fontsize=8)
+                way, colour = heads[client, number], f"C{client}"
+                x, y = start + (length - 0.1) * way + 0.14 * np.array([way[1], -way[0]])
+                arrow = {"arrowstyle": "->", "color": colour, "shrinkA": 0, "shrinkB": 0}
+                axis.annotate("", start + length * way, start, arrowprops=arrow)
+                axis.text(x, y, f"{number + 1}", color=colour, fontsize=9, ha="center", va="center")
+        penalty = f"λ3 = {row.cell.collapse:g}" if row.cell.collapse else "no penalty"
+        features, softmax = WORDS[row.cell.features], WORDS[row.cell.softmax]
+        axis.set(xlim=(-1.6, 1.6), ylim=(-1.1, 1.1), aspect="equal", xticks=[], yticks=[])
+        axis.set_title(f"{features}\n{softmax}\n{penalty}", fontsize=9)
+        axis.spines[:].set_visible(False)
+    figure.supxlabel("weights of the last layer: a colour a client, a number a class", fontsize=9)
     return figure
 
 

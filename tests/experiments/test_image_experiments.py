@@ -100,6 +100,16 @@ def test_a_part_of_the_methods_is_reported(rng):
         ]
 
 
+def test_a_method_looks_the_same_whichever_others_are_drawn(rng):
+    def looks(methods):
+        figure = EXPERIMENTS["flute-fig5"].plot(made(runs(PARTITIONS[:1], methods), rng))
+        assert figure.get_suptitle().startswith("for CIFAR-10: images for CIFAR-10")
+        return {line.get_label(): (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+
+    every, few = looks(METHODS), looks(("FLUTE*", "FedRep"))
+    assert len(set(every.values())) == len(METHODS) and few == {name: every[name] for name in few}
+
+
 def test_methods_of_a_partition_share_clients_and_start():
     first, second = (Cell(*PARTITIONS[0], method) for method in ("FedAvg", "FLUTE"))
     alike = EXPERIMENTS["flute-table1"].alike
@@ -112,7 +122,7 @@ def test_each_cell_sees_the_images_that_stand_for_its_data(tmp_path):
     assert [results[cell]["seen"].tolist() for cell in cells] == [[10], [100]]
     of_folder = faked().run(cells=cells, replicates=1, data=cifar10(tmp_path))
     assert of_folder.cells == (cells[0],)  # ten classes do not stand for a hundred
-    (seen,) = of_folder.manifest["arguments"]["images"].values()
+    (seen,) = of_folder.manifest["arguments"]["arguments"]["images"].values()
     assert "100 training and 20 test images of 32 × 32 in 3 channels" in seen["text"]
 
 

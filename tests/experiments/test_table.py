@@ -128,6 +128,14 @@ def test_a_plot_has_a_panel_for_each_row_and_one_legend():
     assert [axis.lines[0].get_xydata().tolist() for axis in figure.axes] == [[[3, pytest.approx(10 / 3)]], [[5, 1]]]
 
 
+def test_panels_below_each_other_are_labelled_and_under_one_line():
+    plot = panels("errors", across=1, above=lambda found: f"{found.replicates} replicates")(lambda axis, row: None)
+    figure = plot(results())
+    assert [axis.get_ylabel() for axis in figure.axes] == ["errors", "errors"]
+    assert [axis.get_subplotspec().rowspan.start for axis in figure.axes] == [0, 1]
+    assert figure.get_suptitle() == f"{results().replicates} replicates"
+
+
 MINE = Experiment("mine", "", {"tiny": Preset((Cell(3),), 2)}, lambda key, cell: {"error": 0.0}, [Tabulated("", [])])
 
 
