@@ -44,14 +44,18 @@ def compared(block, images, weight, bias, direction):
 
 
 @pytest.mark.parametrize("kind", ["random", "whole", "flat"])
-@pytest.mark.parametrize("channels", [2, 9])  # both ways of building patches
-def test_the_block_and_its_gradient_are_the_convolutions(kind, channels, rng, dtype):
+@pytest.mark.parametrize(
+    ("channels", "size"), [(2, 3), (9, 3), (9, 5), (9, 2)]
+)  # patches, tiles of both sizes, patches
+def test_the_block_and_its_gradient_are_the_convolutions(kind, channels, size, rng, dtype):
     """Odd sides leave a last row or column out of every window."""
+    rows, columns = (10 - size) // 2, (9 - size) // 2
+    kernel = (4, channels, size, size)
     arguments = [
         images(rng, (3, 9, 8, channels), kind),
-        rng.integers(-2, 3, (4, channels, 3, 3)) if kind == "whole" else rng.standard_normal((4, channels, 3, 3)),
+        rng.integers(-2, 3, kernel) if kind == "whole" else rng.standard_normal(kernel),
         rng.integers(-1, 2, 4) if kind == "whole" else rng.standard_normal(4),
-        rng.standard_normal((3, 3, 3, 4)),
+        rng.standard_normal((3, rows, columns, 4)),
     ]
     arguments = [jnp.asarray(each, dtype) for each in arguments]
     ours, theirs = (jax.jit(compared, static_argnums=0)(block, *arguments) for block in (conv_pool, plain_conv_pool))
@@ -59,6 +63,22 @@ def test_the_block_and_its_gradient_are_the_convolutions(kind, channels, rng, dt
     for our, their in zip(ours, theirs, strict=True):
         assert our.dtype == dtype
         np.testing.assert_allclose(our, their, rtol=0, atol=tolerance * (1 + np.abs(their).max()))
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_other_images_of_the_batch_change_no_bit(size, rng):
+    """Padding is images of any kind whose loss weighs nothing."""
+    weight, direction = rng.standard_normal((4, 9, size, size)), rng.standard_normal((3, *2 * ((10 - size) // 2,), 4))
+    direction[2] = 0
+    results = []
+    for scale in (1, 10**13):
+        batch = images(np.random.default_rng(0), (3, 9, 9, 9), "whole")
+        batch[2] *= scale
+        given = [jnp.asarray(each, float) for each in (batch, weight, np.zeros(4), direction)]
+        value, by_image, *rest = jax.jit(compared, static_argnums=0)(conv_pool, *given)
+        results.append([value[:2], by_image[:2], *rest])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_dropout_is_between_body_and_head_and_keeps_the_mean():
