@@ -60,16 +60,28 @@ class Folder:
         return read(self.path / WEIGHTS, self.name, keys)
 
     def factors(self, module: str) -> tuple[np.ndarray, np.ndarray, float]:
-        """B [out, rank] and A [rank, in] in float32 (float64 stays), and the scale."""
+        """B [out, rank] and A [rank, in] in float32 (float64 stays), and the scale. Columns and rows are of one size.
+
+        Otherwise a client of huge A and tiny B, whose update is as usual, would be all that is seen of the rows.
+        """
         place = self.modules[module]
         tensors = self.read([place.up_key, place.down_key])
         up, down = (wide(tensors[key]) for key in (place.up_key, place.down_key))
-        return up, down, self.settings.scale(module)
+        return *evened(up, down), self.settings.scale(module)
 
     def product(self, module: str) -> tuple[np.ndarray, np.ndarray]:
         """The factors at scale 1, in float64."""
         up, down, scale = self.factors(module)
-        return scale * up.astype(np.float64), down.astype(np.float64)
+        return evened(scale * up.astype(np.float64), down.astype(np.float64))
+
+
+def evened(up: np.ndarray, down: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same product, to the bit: powers of two go from the larger of a column and its row to the smaller."""
+    sizes = np.abs(up).max(0), np.abs(down).max(1)
+    there = np.isfinite(sizes).all(0) & (np.minimum(*sizes) > 0)
+    (_, larger), (_, smaller) = (np.frexp(np.where(there, size, 1)) for size in sizes)
+    shift = (smaller - larger) // 2
+    return np.ldexp(up, shift), np.ldexp(down, -shift[:, None])
 
 
 def read_folder(path: Path, name: str) -> Folder:

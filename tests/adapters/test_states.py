@@ -102,6 +102,23 @@ def test_a_scale_at_which_nothing_fits_is_refused(tmp_path):
         given.client("nobody", 0.0)
 
 
+@pytest.mark.parametrize("shared", ["auto", "rows"])
+@pytest.mark.parametrize("power", [-40, 40])
+def test_how_a_client_splits_its_update_between_its_factors_moves_no_bit(written, shared, power):
+    """An update of huge A and tiny B is as usual, and once hid the others' rows from what is shared."""
+    folders = sorted((written[0] / "in").iterdir())
+    states = {folder.name: state(tensors(folder), config(folder)) for folder in folders}
+    as_usual = hand_out(refine(from_states(states), shared=shared), blend=0.0)
+    first, *others = as_usual.refinement.members
+    powers = {name: np.ldexp(np.float32(1), power * sign) for name, sign in (("A", 1), ("B", -1))}
+    split = {key: each * powers["A" if ".lora_A." in key else "B"] for key, each in tensors(folders[0]).items()}
+    given = hand_out(refine(from_states(states | {first: state(split, config(folders[0]))}), shared=shared), blend=0.0)
+    assert folders[0].name == first and given.refinement.verdicts == as_usual.refinement.verdicts
+    for name in (first, *others):
+        np.testing.assert_equal(given.client(name, 0.0), as_usual.client(name, 0.0))
+    np.testing.assert_equal(given.everyone(states[first]), as_usual.everyone(states[first]))
+
+
 def test_types_have_the_names_of_files():
     ml = pytest.importorskip("ml_dtypes")
     sides = {key: np.ones(shape, ml.bfloat16) for key, shape in zip(keys("m"), ((5, 2), (2, 6)), strict=True)}
