@@ -1,6 +1,7 @@
 """Adapters in memory: judged and refined as folders are, bit for bit, at each client's own rank and scale."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,21 +103,28 @@ def test_a_scale_at_which_nothing_fits_is_refused(tmp_path):
         given.client("nobody", 0.0)
 
 
-@pytest.mark.parametrize("shared", ["auto", "rows"])
+def one_task(clients, rank=3, out=30, in_=40):
+    """In more directions than all of them have together."""
+    rng = np.random.default_rng(0)
+    up, down = rng.normal(size=(out, rank)), rng.normal(size=(rank, in_))
+    noisy = lambda side: (side + 0.5 * rng.normal(size=side.shape)).astype("f4")
+    sides = [dict(zip(keys("m"), (noisy(up), noisy(down)), strict=True)) for _ in range(clients)]
+    return {f"client{k}": state(each, {"peft_type": "LORA", "r": rank}) for k, each in enumerate(sides)}
+
+
+@pytest.mark.parametrize("blend", [0.0, 0.5])
 @pytest.mark.parametrize("power", [-40, 40])
-def test_how_a_client_splits_its_update_between_its_factors_moves_no_bit(written, shared, power):
+def test_how_a_client_splits_its_update_between_its_factors_moves_no_bit(blend, power):
     """An update of huge A and tiny B is as usual, and once hid the others' rows from what is shared."""
-    folders = sorted((written[0] / "in").iterdir())
-    states = {folder.name: state(tensors(folder), config(folder)) for folder in folders}
-    as_usual = hand_out(refine(from_states(states), shared=shared), blend=0.0)
-    first, *others = as_usual.refinement.members
-    powers = {name: np.ldexp(np.float32(1), power * sign) for name, sign in (("A", 1), ("B", -1))}
-    split = {key: each * powers["A" if ".lora_A." in key else "B"] for key, each in tensors(folders[0]).items()}
-    given = hand_out(refine(from_states(states | {first: state(split, config(folders[0]))}), shared=shared), blend=0.0)
-    assert folders[0].name == first and given.refinement.verdicts == as_usual.refinement.verdicts
-    for name in (first, *others):
-        np.testing.assert_equal(given.client(name, 0.0), as_usual.client(name, 0.0))
-    np.testing.assert_equal(given.everyone(states[first]), as_usual.everyone(states[first]))
+    states = one_task(6)
+    (up_key, up), (down_key, down) = states["client0"].held.items()
+    split = {up_key: np.ldexp(up, -power), down_key: np.ldexp(down, power)}
+    as_usual = hand_out(refine(from_states(states)), blend=blend)
+    given = hand_out(refine(from_states(states | {"client0": replace(states["client0"], held=split)})), blend=blend)
+    assert given.refinement.verdicts == as_usual.refinement.verdicts and len(given.refinement.members) == 6
+    for name in states:
+        np.testing.assert_equal(given.client(name, blend), as_usual.client(name, blend))
+    np.testing.assert_equal(given.everyone(states["client1"]), as_usual.everyone(states["client1"]))
 
 
 def test_types_have_the_names_of_files():
