@@ -98,6 +98,15 @@ def flag(value: Any, name: str) -> None:
         raise fail(name, "True or False", repr(value))
 
 
+def one_key(value: Any, name: str) -> None:
+    """Of `jax.random.key`, or a raw one of `jax.random.PRNGKey`."""
+    typed = isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    raw = isinstance(value, jax.Array | np.ndarray) and not typed and value.dtype == np.uint32
+    if not (typed and value.ndim == 0) and not (raw and value.ndim == 1):
+        got = f"{value.shape[0]} of them" if typed and value.ndim == 1 else repr(value)
+        raise fail(name, "one key, as jax.random.key(seed) gives", got)
+
+
 def choice(value: Any, name: str, choices: Sequence[str]) -> None:
     if not isinstance(value, str) or value not in choices:
         raise fail(name, " or ".join(f'"{one}"' for one in choices), repr(value))

@@ -83,6 +83,10 @@ class Federation(eqx.Module):
         images = checked(self.images, self.labels, self.classes).images
         for name, split in (("train", self.train), ("test", self.test), ("validation", self.validation)):
             rows, counts = np.asarray(split.rows), np.asarray(split.counts)
+            for values, what in ((rows, "rows"), (counts, "counts")):
+                if not values.size or not np.issubdtype(values.dtype, np.integer):
+                    got = f"shape {values.shape} of {values.dtype}"
+                    raise _validate.fail(f"{name}.{what}", "integers, for one client or more, of one row or more", got)
             if rows.shape[0] != len(self) or counts.shape != (len(self),):
                 raise _validate.fail(f"{name}.rows", f"of {len(self)} clients", f"shape {rows.shape}")
             if counts.min() < 0 or counts.max() > rows.shape[1]:

@@ -135,13 +135,14 @@ def partition(
     _check_shares(test, validation)
     if most is not None:
         _validate.at_least(most, "most", 1)
+    _validate.one_key(key, "key")
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
     if isinstance(scheme, ByGroup):
         rows, shares = _by_group(scheme, len(train.labels), clients), None
     else:
         _validate.at_least(clients, "clients", 1)
         assert clients is not None
-        shares = scheme.shares(train.labels, clients, rng)
+        shares = _shares(scheme, train.labels, clients, rng)
         rows = _deal(shares, train.labels, rng)
     if isinstance(test, tuple):
         apart = checked(*test, classes, "test ")
@@ -162,13 +163,28 @@ def partition(
     return Federation(images, labels, train_rows, test_rows, validation_rows, classes)
 
 
-def _check_shares(test: Any, validation: float) -> None:
+def _check_shares(test: Any, validation: Any) -> None:
     for value, name in ((test, "test"), (validation, "validation")):
         if isinstance(value, tuple) and len(value) == 2:
             continue
-        if isinstance(value, tuple) or not 0 <= value < 1:
+        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not number or not 0 <= value < 1:
             must_be = "at least 0 and below 1" + (", or (images, labels)" if name == "test" else "")
-            raise _validate.fail(name, must_be, value if not isinstance(value, tuple) else f"{len(value)} things")
+            raise _validate.fail(name, must_be, value if number else f"a {type(value).__name__}")
+
+
+def _shares(scheme: Scheme, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+    """A scheme's, looked at: one of somebody's own may deal a sample twice, or to nobody."""
+    if not isinstance(scheme, Scheme):
+        raise _validate.fail("scheme", "Shards, Dirichlet, ByGroup or a Scheme of one's own", repr(scheme))
+    shares = np.asarray(scheme.shares(labels, clients, rng), float)
+    name, shape = f"{type(scheme).__name__}.shares", (clients, int(labels.max()) + 1)
+    if shares.ndim != 2 or shares.shape[0] != clients or shares.shape[1] < shape[1]:
+        raise _validate.fail(name, f"of shape {shape}, clients and classes", f"shape {shares.shape}")
+    sums = shares.sum(0)
+    if not (shares >= 0).all() or not (np.isclose(sums, 1) | (sums == 0)).all():
+        raise _validate.fail(name, "at least 0, and of each class 1 or 0 in all", f"sums {sums.min()} … {sums.max()}")
+    return shares
 
 
 def _lengths(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:

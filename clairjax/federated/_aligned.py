@@ -46,6 +46,10 @@ def check_layers(model: Any, where: Where) -> None:
         if not isinstance(layer, LoRA) and getattr(getattr(layer, "weight", None), "ndim", 0) < 2:
             must_be = "a function that picks adapters, or layers whose weight has two axes or more"
             raise _validate.fail("layers", must_be, type(layer).__name__)
+    leaves, structure = jax.tree.flatten(model)
+    numbers = jax.tree.leaves(aligned(jax.tree.unflatten(structure, range(len(leaves))), where))
+    if len(set(numbers)) < len(numbers):  # it would get its change twice, and have two voices in the verdict
+        raise _validate.fail("layers", "a function that picks each layer once", "a layer or a part of it twice")
 
 
 def trained(model: PyTree, where: Where) -> PyTree:

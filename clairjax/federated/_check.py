@@ -1,5 +1,6 @@
 """What is looked at before a run starts: the model, the cohort, and that a strategy gives back the trees it got."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -12,13 +13,15 @@ from .._typing import Key
 from ..data import Federation, scaled
 from ..privacy import FixedSize
 from ._rounds import Place, Sampler
-from ._strategy import Cohort, Strategy, Sum, float_dtype, one_client
+from ._strategy import Cohort, Strategy, Sum, Update, float_dtype, one_client
 
 
 def check_model(model: Any, federation: Federation) -> None:
     """It takes the images and tells the classes apart."""
     if not callable(model):
         raise _validate.fail("model", "callable on a batch of images, as a models.Classifier is", type(model).__name__)
+    if not any(map(eqx.is_inexact_array, jax.tree.leaves(model))):
+        raise _validate.fail("model", "one with floating arrays to train", f"none in a {type(model).__name__}")
     dtype = float_dtype(model)
     images = jax.ShapeDtypeStruct((2, *federation.images.shape[1:]), federation.images.dtype)
     try:
@@ -29,6 +32,13 @@ def check_model(model: Any, federation: Federation) -> None:
     if len(shape) != 2 or shape[0] != 2 or shape[1] < federation.classes:
         must_be = f"one that gives logits of shape (batch, {federation.classes} or more)"
         raise _validate.fail("model", must_be, f"shape {shape}")
+
+
+def check_devices(devices: Any) -> tuple[jax.Device, ...]:
+    if not isinstance(devices, Sequence) or not devices or not all(isinstance(each, jax.Device) for each in devices):
+        got = "none" if isinstance(devices, Sequence) and not devices else repr(devices)
+        raise _validate.fail("devices", "one JAX device or several in a list", got)
+    return tuple(devices)
 
 
 def check_sampler(sampler: Sampler, clients: int) -> None:
@@ -42,11 +52,12 @@ def check_trees(strategy: Strategy, federation: Federation, place: Place, cohort
     state = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, place.states)
     client = lambda: one_client(federation, jnp.zeros((), jnp.int32))
     update = eqx.filter_eval_shape(lambda: strategy.client_update(place.server, state, client(), key=key))
+    if not isinstance(update, Update):
+        raise _validate.fail(f"{name}.client_update", "a function that returns an Update", type(update).__name__)
+    if getattr(update.loss, "shape", None) != ():
+        got = f"shape {update.loss.shape}" if hasattr(update.loss, "shape") else f"a {type(update.loss).__name__}"
+        raise _validate.fail(f"{name}.client_update", "a function whose loss is an array of one number", got)
     _same(f"{name}.client_update", "state", state, update.state)
-    if update.loss.shape != ():
-        raise _validate.fail(
-            f"{name}.client_update", "a function whose loss is one number", f"shape {update.loss.shape}"
-        )
     stacked = jax.tree.map(
         lambda node: node if isinstance(node, Sum) else _stack(node, len(cohort.numbers)),
         update.upload,
@@ -76,6 +87,9 @@ def _same(function: str, what: str, given: PyTree, returned: PyTree) -> None:
         if shapes[0] != shapes[1]:
             texts = [f"{pair[0]} {pair[1]}" if pair else "no array" for pair in shapes]
             raise _validate.fail(function, must_be, f"{name(path)} of {texts[1]} instead of {texts[0]}")
+        if shapes[0] is None and not (old[path] is new[path] or old[path] == new[path]):
+            got = f"{name(path)} = {new[path]} instead of {old[path]} (what changes must be an array)"
+            raise _validate.fail(function, must_be, got)
     structures: list[Any] = [jax.tree.structure(tree) for tree in (given, returned)]
     if structures[0] != structures[1]:
         raise _validate.fail(function, must_be, f"a {what} of another structure")

@@ -23,6 +23,7 @@ from .._files import replace_file
 
 FORMAT = "clairjax federated 1"
 NAME = "checkpoint.npz"
+LIBRARIES = {"abc", "builtins", "clairjax", "equinox", "flax", "jax", "optax", "typing"}  # whose code is not hashed
 
 
 class Checkpoint:
@@ -42,7 +43,7 @@ class Checkpoint:
         if self.path is None:
             return
         header = json.dumps({"identity": self.identity, "rounds": rounds})
-        leaves: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+        leaves: dict[str, Any] = {f"leaf{i}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
 
         def save(path: Path) -> None:
             with open(path, "wb") as file:
@@ -80,14 +81,30 @@ class Checkpoint:
 def restored(tree: PyTree, leaves: list[np.ndarray]) -> PyTree:
     """The tree with these leaves in place of its own."""
     own, structure = jax.tree.flatten(tree)
-    new = [jax.numpy.asarray(leaf, old.dtype) for leaf, old in zip(leaves, own, strict=True)]
-    return jax.tree.unflatten(structure, new)
+    return jax.tree.unflatten(structure, [_as(leaf, old) for leaf, old in zip(leaves, own, strict=True)])
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """As NumPy can write it: of random keys their data."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def _as(leaf: np.ndarray, old: jax.Array) -> jax.Array:
+    if is_key(old):
+        return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(old))
+    # NumPy's files know no bfloat16: it comes back as bytes.
+    return jax.numpy.asarray(leaf.view(old.dtype) if leaf.dtype.kind == "V" else leaf, old.dtype)
+
+
+def is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def fingerprint(value: Any) -> str:
     """Of arrays, settings and functions: equal for equal ones in any process.
 
-    A function counts by its code and by what it closes over, since an optimiser is a function that holds its rate.
+    A function counts by its code and by what it closes over, since an optimiser is a function that holds its rate. A
+    class of one's own counts by its methods. What these call of other modules does not count.
     """
     found = hashlib.sha256()
     for part in _parts(value, set()):
@@ -96,8 +113,9 @@ def fingerprint(value: Any) -> str:
 
 
 def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
-    """`seen`: the functions on the way here, some of which may close over themselves or one another."""
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    """`seen`: the functions and objects on the way here, some of which may hold themselves or one another."""
+    if is_key(value):
+        yield str(jax.random.key_impl(value)).encode()
         value = jax.random.key_data(value)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         array = np.ascontiguousarray(value)
@@ -106,9 +124,13 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
         yield from _parts((value.func, value.args, value.keywords), seen)
     elif isinstance(value, types.FunctionType):
         yield from _function(value, seen)
+    elif isinstance(value, types.MethodType):
+        yield from _parts((value.__func__, value.__self__), seen)
+    elif hasattr(value, "__wrapped__"):  # of `jax.jit` and `functools.cache`
+        yield from _parts(value.__wrapped__, seen)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        yield from _parts((type(value).__qualname__, fields), seen)
+        yield from _parts((type(value).__qualname__, fields, _methods(type(value))), seen)
     elif isinstance(value, dict):
         yield from _parts(tuple(value.items()), seen)
     elif isinstance(value, set | frozenset):  # in an order that no process changes
@@ -117,8 +139,20 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
         yield f"{type(value).__name__} {len(value)}".encode()
         for each in value:
             yield from _parts(each, seen)
+    elif type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__"):  # which says nothing of its contents
+        if id(value) not in seen:
+            yield from _parts((type(value).__qualname__, vars(value), _methods(type(value))), seen | {id(value)})
     else:
         yield re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+
+
+def _methods(kind: type) -> list[types.FunctionType]:
+    """What a user has written for a class: its methods and those it inherits, but for this library's and others'."""
+    own = [each for each in kind.__mro__ if each.__module__.split(".")[0] not in LIBRARIES]
+    found = [getattr(each, name, None) for each in own for name in vars(each)]
+    found = [each.fget if isinstance(each, property) else each for each in found]
+    generated = lambda function: function.__name__.startswith("__") and function.__name__ != "__call__"
+    return [each for each in found if isinstance(each, types.FunctionType) and not generated(each)]
 
 
 def _function(function: types.FunctionType, seen: set[int]) -> Iterator[bytes]:

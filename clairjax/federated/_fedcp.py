@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 from .._typing import Key
 from ._local import entropies, fit
 from ._local_strategy import LocalStrategy
-from ._parts import chosen, last_layer, linear
+from ._parts import check_classifier, chosen, last_layer, linear
 from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
@@ -87,6 +87,7 @@ class FedCP(LocalStrategy):
     by_samples: bool = eqx.field(static=True, default=True)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
+        check_classifier(model)
         weight = last_layer(model).weight
         return FedCPServer(model, Policy.create(weight.shape[1], weight, key=key)), last_layer(model)
 

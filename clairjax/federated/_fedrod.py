@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Num, PyTree
 from .._typing import Key
 from ._local import entropies, fit
 from ._local_strategy import LocalStrategy
-from ._parts import everything, last_layer, linear
+from ._parts import check_classifier, everything, last_layer, linear
 from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
@@ -49,6 +49,7 @@ class FedRoD(LocalStrategy):
     by_samples: bool = eqx.field(static=True, default=True)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
+        check_classifier(model)
         return model, jax.tree.map(jnp.zeros_like, last_layer(model))
 
     def client_update(self, server: PyTree, state: PyTree, client: Client, *, key: Key) -> Update:

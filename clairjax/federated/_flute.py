@@ -11,7 +11,7 @@ from .._typing import Key
 from ._local import entropies, fit, fit_head
 from ._local_strategy import LocalStrategy
 from ._neural_collapse import neural_collapse, neural_collapse_step
-from ._parts import chosen, everything, last_layer
+from ._parts import check_classifier, chosen, everything, last_layer
 from ._strategy import Client, Cohort, Sum, Update, average, weighted
 
 
@@ -56,6 +56,7 @@ class Flute(LocalStrategy):
     tune: int = eqx.field(static=True, default=0)
 
     def start(self, model: Any, clients: int, *, key: Key) -> tuple[PyTree, PyTree]:
+        check_classifier(model)
         head, body = eqx.partition(model, chosen(model, last_layer, "model.head"))
         many = lambda leaf: jnp.broadcast_to(leaf[None], (clients, *leaf.shape))
         return FluteServer(body, jax.tree.map(many, head)), None
@@ -88,7 +89,7 @@ class Flute(LocalStrategy):
         weight = uploads.head.head.weight
         # The mean is over those who are there: `neural_collapse_step` divides by all slots.
         rate = jnp.asarray(self.server_rate, weight.dtype) * (len(weight) / number).astype(weight.dtype)
-        moved = neural_collapse_step(weight, uploads.held, rate)
+        moved = neural_collapse_step(weight, _widened(uploads.held, weight.shape[1]), rate)
         heads = eqx.tree_at(lambda tree: tree.head.weight, uploads.head, moved)
         clients = jax.tree.leaves(server.heads)[0].shape[0]
         to = jnp.where(cohort.present, cohort.numbers, clients)
@@ -121,6 +122,10 @@ class Flute(LocalStrategy):
 
     def _penalty(self, model: Any, held: Bool[Array, " classes"]) -> Float[Array, ""]:
         weight = model.head.weight
-        # A model may know more classes than there are data of.
-        mask = jnp.pad(held, (0, len(weight) - len(held)))
-        return self.weights * jnp.sum(weight**2) + self.collapse * neural_collapse(weight, mask)
+        collapse = neural_collapse(weight, _widened(held, len(weight)))
+        return self.weights * jnp.sum(weight**2) + self.collapse * collapse
+
+
+def _widened(held: Bool[Array, "*clients classes"], outputs: int) -> Bool[Array, "*clients outputs"]:
+    """A model may know more classes than there are data of."""
+    return jnp.pad(held, [(0, 0)] * (held.ndim - 1) + [(0, outputs - held.shape[-1])])

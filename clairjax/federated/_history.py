@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .. import _validate
 from .._status import Status
 from .._typing import Key
 from ..data import Federation
@@ -23,7 +24,8 @@ class History(eqx.Module):
       mean over clients, weighted by their test samples. `client_accuracies` [evaluations, clients]: each client's, NaN
       for one without test samples. `validation_accuracies` [evaluations]: the same on validation samples; NaN if there
       are none.
-    - `losses` [rounds]: the mean training loss of a round's clients; NaN for a round of nobody.
+    - `losses` [rounds]: the mean training loss of a round's clients; infinite where a client's is not finite, and NaN
+      for a round of nobody.
     - `server`, `states`: what the server and the clients hold after the last round, clients first.
     - `status`: `converged` where all numbers are finite (it says nothing of more rounds), else `diverged`.
     - `privacy`: the `Ledger` of what a private strategy spent, or None.
@@ -61,9 +63,10 @@ class History(eqx.Module):
     def personal(self, client: int) -> Any:
         """The model that client k uses after the last round."""
         count = len(self.federation)
-        if not -count <= client < count:
-            raise ValueError(f"client must be in 0 … {count - 1}, got {client}.")
-        return _personal(self.strategy, self.federation, Place(self.server, self.states), client % count, self.key)
+        if not _validate.is_integer(client) or not 0 <= client < count:
+            raise _validate.fail("client", f"an integer in 0 … {count - 1}", repr(client))
+        number = jax.numpy.asarray(client, jax.numpy.int32)  # an array: one program for all clients
+        return _personal(self.strategy, self.federation, Place(self.server, self.states), number, self.key)
 
     def __str__(self) -> str:
         text = f"accuracy {self.accuracies[-1]:.3f} after round {self.rounds[-1]}"
@@ -109,7 +112,6 @@ _scores = eqx.filter_jit(scores)
 
 
 @eqx.filter_jit
-def _personal(strategy: Strategy, federation: Federation, place: Place, client: int | Array, key: Key) -> Any:
-    number = jax.numpy.asarray(client, jax.numpy.int32)
+def _personal(strategy: Strategy, federation: Federation, place: Place, number: Array, key: Key) -> Any:
     state = jax.tree.map(lambda leaf: leaf[number] if eqx.is_array(leaf) else leaf, place.states)
     return strategy.personal(place.server, state, one_client(federation, number), key=jax.random.fold_in(key, number))

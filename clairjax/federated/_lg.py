@@ -16,8 +16,8 @@ def below_the_last_two(model: Any) -> Any:
 class LGFedAvg(FedPer):
     """Every client has a representation of its own, and the layers above it are averaged: FedPer upside down.
 
-    - `body`: picks what is personal; all but the last two dense layers of a `models.Network` if not given, as in
-      FLUTE's code. The others: as in `FedPer`.
+    - `head`: picks what is personal, here the layers below; all but the last two dense layers of a `models.Network` if
+      not given, as in FLUTE's code. The others: as in `FedPer`.
 
     **Source:** Liang et al. 2020; FLUTE, 7.2 (Fed-LG).
 

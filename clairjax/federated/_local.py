@@ -50,6 +50,8 @@ class Local(eqx.Module):
     augment: Callable[..., Array] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
+        if not isinstance(self.optimiser, optax.GradientTransformation):
+            raise _validate.fail("optimiser", "one of optax, such as sgd(0.01)", repr(self.optimiser))
         if self.batch is not None:
             _validate.at_least(self.batch, "batch", 1)
 

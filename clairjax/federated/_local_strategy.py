@@ -14,4 +14,8 @@ class LocalStrategy(Strategy):
     epochs: int = eqx.field(static=True, default=1)
 
     def __check_init__(self):
+        if not isinstance(self.local, Local):
+            raise _validate.fail("local", "a Local", repr(self.local))
         _validate.at_least(self.epochs, "epochs", 1)
+        for name in ("head_epochs", "own_epochs", "tune"):
+            _validate.at_least(getattr(self, name, 0), name, 0)

@@ -71,7 +71,8 @@ def collapse_metrics(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Global NC2 and Averaged Local NC2: the means over clients of both distances.
 
-    Clients of one class have no local simplex and are left out of the second; NaN if all are.
+    Clients of one class have no local simplex and are left out of the second; NaN if all are. A head
+    that is NaN makes both NaN.
 
     **Source:** FLUTE, C.2. **Cost:** that of `neural_collapse`, twice for each client.
 
@@ -83,11 +84,12 @@ def collapse_metrics(
     """
     at_large = jax.vmap(neural_collapse)(heads, masks)
     alone = jax.vmap(lambda head, mask: neural_collapse(head, mask, local=True))(heads, masks)
-    return jnp.mean(at_large), jnp.nanmean(alone)
+    several = jnp.sum(masks, 1) > 1  # not `nanmean`: a head that is NaN has to show
+    return jnp.mean(at_large), jnp.mean(alone, where=several)
 
 
 def _norm(matrix: Float[Array, "a b"], at_zero: ArrayLike = 0.0) -> Float[Array, ""]:
     """Frobenius norm with derivative 0 at 0, where it is `at_zero`."""
     square = jnp.sum(matrix**2)
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), jnp.asarray(at_zero, matrix.dtype))
+    some = square != 0  # true of NaN: a head that is none is not at distance 0
+    return jnp.where(some, jnp.sqrt(jnp.where(some, square, 1)), jnp.asarray(at_zero, matrix.dtype))

@@ -66,6 +66,15 @@ def others(model: PyTree, marked: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf, mark: eqx.is_inexact_array(leaf) and not mark, model, marked)
 
 
+def check_classifier(model: Any) -> None:
+    """Features, and a head that is a linear layer: some strategies write out what a head does."""
+    must_be = "a models.Classifier whose head is an equinox.nn.Linear"
+    if not all(hasattr(model, name) for name in ("head", "features", "classify", "dropped")):
+        raise _validate.fail("model", must_be, type(model).__name__)
+    if not isinstance(last_layer(model), eqx.nn.Linear):
+        raise _validate.fail("model", must_be, f"one of {type(last_layer(model)).__name__}")
+
+
 def linear(layer: eqx.nn.Linear, inputs: Float[Array, "batch in"]) -> Float[Array, "batch out"]:
     """A linear layer, with or without a bias, on a batch."""
     outputs = inputs @ layer.weight.T

@@ -48,8 +48,10 @@ class Privacy(eqx.Module):
     adjacency: str = eqx.field(static=True, default="replace-one")
 
     def __check_init__(self):
-        if eqx.is_array(self.clip_norm) or not isinstance(self.clip_norm, int | float):
-            return  # a tree of something else, inside JAX
+        if isinstance(self.clip_norm, int | float):  # else it may be a tree of something else, inside JAX
+            self._check()
+
+    def _check(self) -> None:
         _validate.positive(self.clip_norm, "clip_norm")
         if (self.noise_multiplier is None) == (self.epsilon is None):
             got = "neither" if self.epsilon is None else "both"
@@ -59,6 +61,7 @@ class Privacy(eqx.Module):
 
     def resolved(self, sampler: Poisson | FixedSize, rounds: int) -> "Privacy":
         """With numbers that a program can trace, so that another σ is the same program."""
+        self._check()
         sigma = self._sigma(sampler, rounds) if self.noise_multiplier is None else self.noise_multiplier
         return Privacy(jnp.asarray(self.clip_norm), jnp.asarray(sigma, float))
 
@@ -106,6 +109,8 @@ def prepared(strategy: Kind, sampler: Poisson | FixedSize, rounds: int) -> Kind:
     """A private strategy with its σ; any other as it is."""
     if not isinstance(strategy, PrivateStrategy):
         return strategy
+    if not isinstance(strategy.privacy, Privacy):
+        raise _validate.fail("privacy", "a Privacy", repr(strategy.privacy))
     return eqx.tree_at(lambda s: s.privacy, strategy, strategy.privacy.resolved(sampler, rounds))
 
 

@@ -68,7 +68,8 @@ def advance(
         place, loss = _round(strategy, sampler, federation, place, devices, jax.random.fold_in(key, first + number))
         return eqx.filter(place, eqx.is_array), carry[1].at[number].set(loss.astype(carry[1].dtype))
 
-    losses = jnp.full(capacity, jnp.nan, float_dtype(place))
+    # At least float32: NumPy, which keeps the curve, knows no bfloat16.
+    losses = jnp.full(capacity, jnp.nan, np.promote_types(float_dtype(place), np.float32))
     arrays, losses = lax.fori_loop(0, count, body, (arrays, losses))
     place = eqx.combine(arrays, static)
     return place, losses, scores(strategy, federation, place, devices, jax.random.fold_in(key, first + count))
@@ -99,7 +100,8 @@ def _round(
     own = jax.tree.map(lambda all_, new: all_.at[to].set(new, mode="drop"), own, done.state)
     number = jnp.sum(cohort.present)
     loss = jnp.sum(done.loss) / jnp.maximum(number, 1).astype(done.loss.dtype)
-    return Place(server, eqx.combine(own, rest)), jnp.where(number > 0, loss, jnp.nan)
+    loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
+    return Place(server, eqx.combine(own, rest)), jnp.where(number > 0, loss, jnp.nan)  # NaN says that nobody came
 
 
 def _draw(sampler: Sampler, clients: int, multiple: int, key: Key) -> Cohort:

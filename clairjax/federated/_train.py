@@ -16,7 +16,7 @@ from .._status import Status
 from .._typing import Key
 from ..data import Federation
 from ..privacy import FixedSize, Poisson
-from ._check import check_model, check_sampler, check_trees
+from ._check import check_devices, check_model, check_sampler, check_trees
 from ._checkpoint import Checkpoint, restored
 from ._history import History
 from ._private import prepared, spent
@@ -86,6 +86,7 @@ def train(
     _validate.at_least(rounds, "rounds", 1)
     every = rounds if evaluate_every is None else evaluate_every
     _validate.at_least(every, "evaluate_every", 1)
+    _validate.one_key(key, "key")
     for value, name, kind in ((strategy, "strategy", Strategy), (clients, "clients", Federation)):
         if not isinstance(value, kind):
             raise _validate.fail(name, f"a {kind.__name__}", type(value).__name__)
@@ -94,7 +95,7 @@ def train(
     who = _sampler(sampler)
     check_sampler(who, len(clients))
     strategy = prepared(strategy, who, rounds)
-    devices = tuple(jax.local_devices() if devices is None else devices)
+    devices = check_devices(jax.local_devices() if devices is None else devices)
     start_key, run_key = jax.random.split(key)
     place = _start(strategy, model, clients, start_key, who)
     arguments = {"clients": clients, "model": model, "strategy": strategy, "sampler": who, "key": key}
@@ -188,7 +189,7 @@ class _Record:
         right = np.stack(self._right)
         losses = np.concatenate(self._losses)
         leaves = jax.tree.leaves(eqx.filter(self.place, eqx.is_inexact_array))
-        finite = all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
+        finite = all(bool(jnp.isfinite(leaf).all()) for leaf in leaves) and not np.isinf(losses).any()
         rounds = self._rounds[-1]
         with np.errstate(invalid="ignore"):
             each = right[:, 0] / np.where(self._tests > 0, self._tests, np.nan)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,8 @@ def fit(state: Mapping[str, np.ndarray], given: Mapping[str, Any], mine: Mapping
 
     **Args:** `state`, of the configuration `given`; `mine`, the configuration of the result.
 
-    **Raises:** `ValueError` for ranks or alphas that differ by module, where the two configurations differ.
+    **Raises:** `ValueError` for ranks or alphas that differ by module, where the two configurations differ, and for a
+    rank or an alpha that is not positive.
 
     **Cost:** a copy.
 
@@ -108,12 +110,12 @@ def fit(state: Mapping[str, np.ndarray], given: Mapping[str, Any], mine: Mapping
     ({'m.lora_A.weight': (1, 4), 'm.lora_B.weight': (3, 1)}, 0.5)
     """
     names = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")
+    ratio = _scale(given, "the received") / _scale(mine, "the node's own")
     if [given.get(name) or None for name in names] == [mine.get(name) or None for name in names]:
         return dict(state)
     if any(fields.get(name) for fields in (given, mine) for name in names[3:]):
         raise ValueError("rank_pattern and alpha_pattern must be the same where ranks or scales differ, got others.")
-    rank, ratio = int(mine.get("r", 8)), _scale(given) / _scale(mine)
-    found = {}
+    rank, found = int(mine.get("r", 8)), {}
     for place, (key, each) in enumerate(state.items()):
         if "lora_A" in key or "lora_embedding_A" in key:
             extra = max(0, rank - len(each))
@@ -125,9 +127,13 @@ def fit(state: Mapping[str, np.ndarray], given: Mapping[str, Any], mine: Mapping
     return found
 
 
-def _scale(fields: Mapping[str, Any]) -> float:
-    rank = int(fields.get("r", 8))
-    return float(fields.get("lora_alpha", 8)) / (math.sqrt(rank) if fields.get("use_rslora") else rank)
+def _scale(fields: Mapping[str, Any], whose: str) -> float:
+    rank, alpha = fields.get("r", 8), fields.get("lora_alpha", 8)
+    for name, value, kinds in (("r", rank, Integral), ("lora_alpha", alpha, Real)):
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < float(value) < math.inf:
+            kind = "integer" if kinds is Integral else "number"
+            raise ValueError(f"{name} of {whose} configuration must be a positive {kind}, got {value!r}.")
+    return alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
 
 
 def _received(message: Message, fields: Mapping[str, Any]) -> Tensors:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from clairjax.data import ByGroup, Dirichlet, Federation, Shards, Split, partition
+from clairjax.data import ByGroup, Dirichlet, Federation, Scheme, Shards, Split, partition
 
 
 KEY = jax.random.key(5)
@@ -137,6 +137,28 @@ BAD = [
 ]
 
 
+class Mine(Scheme):
+    """A scheme of somebody's own."""
+
+    table: object
+
+    def shares(self, labels, clients, rng):
+        return self.table
+
+
+BAD += [
+    (
+        {"scheme": Mine(np.ones((6, 9)) / 6)},
+        r"Mine\.shares must be of shape \(6, 10\), clients and classes, got shape",
+    ),
+    (
+        {"scheme": Mine(np.full((6, 10), 2.0))},
+        r"Mine\.shares must be at least 0, and of each class 1 or 0 in all",
+    ),
+    ({"scheme": Mine(np.full((6, 10), np.nan))}, r"Mine\.shares must be at least 0, and of each class 1 or 0 in all"),
+]
+
+
 @pytest.mark.parametrize(("changed", "message"), BAD)
 def test_bad_input_is_refused_by_name(rng, changed, message):
     given = arguments(rng, **changed)
@@ -169,3 +191,8 @@ def test_a_federation_made_by_hand_is_checked():
         Federation(images, labels, outside, none, none, 2).check()
     with pytest.raises(ValueError, match=r"labels must be in 0 … 0, got 1 at sample 1\."):
         Federation(images, labels, split, none, none, 1).check()
+    hollow, nobody = Split(jnp.zeros((2, 0), int), none.counts), Split.of([])
+    with pytest.raises(ValueError, match=r"test\.rows must be integers, for one client or more, of one row or more"):
+        Federation(images, labels, split, hollow, none, 2).check()
+    with pytest.raises(ValueError, match=r"train\.rows must be integers, for one client or more, of one row or more"):
+        Federation(images, labels, nobody, nobody, nobody, 2).check()

@@ -130,6 +130,10 @@ def test_adapters_that_were_trained_before_are_part_of_the_start():
             r"own must be a function that picks nothing of layers, got a part of them\.",
         ),
         ({"layers": lambda m: m}, r"layers must be a function that picks a layer or several, got Network\."),
+        (
+            {"layers": lambda m: (m.dense[0], m.head, m.dense[0])},
+            r"layers must be a function that picks each layer once, got a layer or a part of it twice\.",
+        ),
         ({"shared": "both"}, r'shared must be "rows" or "columns", got \'both\'\.'),
         ({"epochs": 0}, r"epochs must be an integer of at least 1, got 0\."),
     ],

@@ -69,6 +69,14 @@ def test_one_class_is_no_simplex():
     assert np.isnan(distance(heads[1], masks[1], local=True))
 
 
+@pytest.mark.parametrize("client", [0, 1])
+def test_a_head_that_is_nan_shows_in_both_metrics(client):
+    """It is not left out as a client of one class is."""
+    heads = np.stack([opposite(mask) for mask in PAIRS])
+    heads[client, 0, 0] = np.nan
+    assert np.isnan(metrics(jnp.asarray(heads), jnp.asarray(PAIRS))).all()
+
+
 def test_the_server_moves_each_head_by_its_part_of_the_mean(rng):
     heads, masks = jnp.asarray(rng.standard_normal((3, 3, 2))), jnp.asarray(PAIRS)
     moved = jax.jit(neural_collapse_step)(heads, masks, 0.5)

@@ -126,6 +126,32 @@ def test_bad_settings_are_refused_by_name(given, message):
         Privacy(**{"clip_norm": CLIP} | given)
 
 
+ONE = jnp.asarray(1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"clip_norm": jnp.asarray(-1.0)}, r"clip_norm must be positive and finite, got -1\.0\."),
+        ({"clip_norm": jnp.asarray(jnp.nan)}, r"clip_norm must be positive and finite, got nan\."),
+        (
+            {"noise_multiplier": jnp.asarray(-1.0), "clip_norm": jnp.asarray(1.0)},
+            r"noise_multiplier must be at least 0",
+        ),
+        (
+            {"clip_norm": ONE, "noise_multiplier": None},
+            r"privacy must be given by one of .*, got neither\.",
+        ),
+        ({"clip_norm": ONE, "epsilon": 1.0}, r"privacy must be given by one of .*, got both\."),
+    ],
+)
+def test_numbers_that_are_arrays_are_refused_before_a_run(given, message):
+    """They may be tracers when they are given: a clip norm below 0 would be no clip at all."""
+    asked = DPFedAvg(Privacy(**{"noise_multiplier": 1.0} | given))
+    with pytest.raises(ValueError, match=message):
+        prepared(asked, privacy.Poisson(1.0), 10)
+
+
 def test_an_epsilon_out_of_reach_names_the_smallest():
     pytest.importorskip("dp_accounting")
     asked = DPFedAvg(Privacy(CLIP, epsilon=1e-7, delta=1e-9))

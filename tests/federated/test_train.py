@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import nothing_compiles
 
 from clairjax import data, federated, models, privacy
 from clairjax._status import Status
@@ -117,6 +118,19 @@ def test_a_foreign_checkpoint_is_named(clients, tmp_path):
         run(clients, out=tmp_path)
 
 
+def test_leaves_of_every_kind_come_back_from_a_checkpoint(tmp_path):
+    """Bit for bit, those that NumPy's files do not know among them: random keys and bfloat16."""
+    keys = jax.random.split(jax.random.key(0), 3), jax.random.key(1, impl="rbg")
+    tree = {"keys": keys, "half": jnp.arange(3, dtype=jnp.bfloat16), "flags": jnp.array([True]), "none": None}
+    kept = federated._checkpoint.Checkpoint(tmp_path, {"key": keys[0]})
+    kept.write(2, tree)
+    rounds, found = kept.read()
+    found = federated._checkpoint.restored(tree, found)
+    assert rounds == 2 and jax.tree.structure(found) == jax.tree.structure(tree)
+    for new, old in zip(jax.tree.leaves(found), jax.tree.leaves(tree), strict=True):
+        assert new.dtype == old.dtype and (new == old).all()
+
+
 def test_only_a_round_s_clients_move(clients):
     """Who is not sampled keeps its state, bit for bit; who is, does not."""
     before = run(clients, rounds=1)
@@ -177,12 +191,17 @@ def test_rounds_nobody_is_in_change_nothing(clients):
     found = run(clients, FedAvg(fleet.local()), sampler=privacy.Poisson(1e-6))
     for leaf, start in zip(fleet.leaves(found.server), fleet.leaves(fleet.network()), strict=True):
         np.testing.assert_array_equal(leaf, start)
-    assert np.isnan(found.losses).all()
+    assert np.isnan(found.losses).all() and found.status == Status.converged
 
 
-def test_a_run_that_diverges_says_so(clients):
+@pytest.mark.parametrize("private", [False, True])
+def test_a_run_that_diverges_says_so(clients, private):
+    """Also where no weight shows it: a private server takes an update that is not finite for none."""
     wild = federated.Local(federated.sgd(1e20), batch=4)
-    assert run(clients, FedAvg(wild)).status == Status.diverged
+    silent = federated.DPFedAvg(federated.Privacy(0.1, noise_multiplier=0.0), wild, tune=0)
+    found = run(clients, silent if private else FedAvg(wild))
+    assert found.status == Status.diverged and np.isinf(found.losses).any()
+    assert not private or all(np.isfinite(leaf).all() for leaf in fleet.leaves(found.server))
 
 
 def test_one_compilation_a_run(clients, monkeypatch):
@@ -284,8 +303,12 @@ def test_clients_without_samples_are_refused(clients):
 
 def test_the_history_names_a_client_out_of_range(clients):
     found = run(clients, rounds=2)
-    with pytest.raises(ValueError, match=r"client must be in 0 … 5, got 6\."):
-        found.personal(6)
+    for client in (6, -1):
+        with pytest.raises(ValueError, match=rf"client must be an integer in 0 … 5, got {client}\."):
+            found.personal(client)
+    found.personal(0)
+    with nothing_compiles():  # one program for all clients
+        found.personal(5)
     with pytest.raises(ValueError, match=r"best must be asked for where clients have validation samples, got none"):
         _ = found.best
 
@@ -343,3 +366,44 @@ def test_settings_are_told_apart_by_what_their_functions_hold():
     assert print_of(recursive(1)) == print_of(recursive(1)) != print_of(recursive(2))
     assert print_of(FedPer(head=lambda m: m.head)) != print_of(FedPer(head=lambda m: m.dense))
     assert print_of({"a", "b", "c"}) == print_of({"c", "b", "a"})
+    assert print_of(jax.random.key(0, impl="rbg")) != print_of(jax.random.key(0, impl="unsafe_rbg"))
+
+
+class Shift:
+    """A setting that is an object: its repr says nothing of what it holds."""
+
+    def __init__(self, by):
+        self.by, self.itself = by, self
+
+    def __call__(self, images, *, key):
+        return images + self.by
+
+
+def edited(by):
+    """One strategy before and after somebody edits a method of it."""
+
+    class Edited(FedAvg):
+        def server_update(self, server, uploads, cohort, *, key):
+            return server
+
+    class After(FedAvg):
+        def server_update(self, server, uploads, cohort, *, key):
+            return super().server_update(server, uploads, cohort, key=key)
+
+    After.__qualname__ = Edited.__qualname__
+    return (After if by else Edited)()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Shift,
+        lambda by: Shift(by).__call__,
+        lambda by: jax.jit(Shift(by)),
+        lambda by: jax.jit(lambda x: x + by),
+        edited,
+    ],
+)
+def test_objects_and_classes_of_one_s_own_are_told_apart_by_what_they_hold_and_do(made):
+    print_of = federated._checkpoint.fingerprint
+    assert print_of(made(0)) == print_of(made(0)) != print_of(made(1))

@@ -96,6 +96,25 @@ def test_ranks_by_module_are_fitted_to_themselves_alone():
         fit(received(), nodes.config(4), by_module)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"lora_alpha": 0}, r"lora_alpha of {} configuration must be a positive number, got 0\."),
+        ({"lora_alpha": float("nan")}, r"lora_alpha of {} configuration must be a positive number, got nan\."),
+        ({"lora_alpha": None}, r"lora_alpha of {} configuration must be a positive number, got None\."),
+        ({"r": 0}, r"r of {} configuration must be a positive integer, got 0\."),
+        ({"r": 4.0}, r"r of {} configuration must be a positive integer, got 4\.0\."),
+    ],
+)
+def test_no_rank_and_no_scale_are_refused_on_either_side(changed, message):
+    """Also where both sides have the same, or one leaves it out: 0 is not PEFT's default."""
+    good = nodes.config(4)
+    bad = good | changed
+    for given, mine, whose in ((bad, good, "the received"), (good, bad, "the node's own"), (bad, bad, "the received")):
+        with pytest.raises(ValueError, match=message.format(whose)):
+            fit(received(), given, mine)
+
+
 def test_bfloat16_is_refused_where_it_is_sent(message):
     """NumPy's file format has no such type: it would arrive as two bytes that mean nothing."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
