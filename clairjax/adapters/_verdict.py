@@ -1,11 +1,12 @@
 """The verdict on each client by all modules together, in words; and what each module tells of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._validate import LEAST
 from ..alignment import VERDICTS, Evidence, evidence, pool
 from ..alignment import Verdict as Pooled
 from ._adapters import Adapters
@@ -13,11 +14,12 @@ from ._adapters import Adapters
 
 MEMBER, RESCALED, FLIPPED, UNRELATED, OTHER_ROWS, UNDECIDED, _ = VERDICTS
 UNUSABLE, IDLE = "unusable", "idle"
+LITTLE = 0.5  # of the usual agreement; a member may have less
 RULE = (
     "by all modules together, relative to what is usual among the clients. sign-flipped, unrelated: its update agrees "
-    "with the others' less than half as much as is usual, beyond the spread, and with no member as members agree. "
-    "other rows: its row spaces agree less than half as much as is usual. rescaled: over twice the usual size, or "
-    "under half of it. undecided: too little in common to tell"
+    "with the others' less than half as much as is usual, beyond the spread, and neither what it has of its own nor "
+    "its agreement with any member is as of members. other rows: its row spaces agree less than half as much as is "
+    "usual. rescaled: over twice the usual size, or under half of it. undecided: too little in common to tell"
 )
 
 
@@ -30,6 +32,19 @@ class Finding:
     clients: tuple[str, ...]
     agreement: dict[str, float] = field(default_factory=dict)
     size: dict[str, float] = field(default_factory=dict)
+
+
+class Seen(NamedTuple):
+    """What one module told of pairs of its clients."""
+
+    clients: tuple[str, ...]
+    tables: Evidence
+
+    def among(self, names: Collection[str]) -> "Seen":
+        """Of those who are named alone."""
+        kept = [k for k, name in enumerate(self.clients) if name in names]
+        cut = (table[kept] if table.ndim == 1 else table[np.ix_(kept, kept)] for table in self.tables)
+        return Seen(tuple(self.clients[k] for k in kept), Evidence(*cut))
 
 
 @dataclass(frozen=True)
@@ -69,16 +84,20 @@ def judge(
     voters: Mapping[str, tuple[str, ...]],
     apart: Mapping[str, tuple[str, str]],
     progress: Callable[[str], Any] | None = None,
-) -> tuple[dict[str, Finding], dict[str, ClientVerdict], float]:
+    earlier: Iterable[Seen] = (),
+) -> tuple[dict[str, Finding], dict[str, ClientVerdict], float, tuple[Seen, ...]]:
     """`clairjax.alignment.pool` of all modules: findings, verdicts, and the usual overlap of two clients' row spaces.
 
-    `voters`: of each module its clients, three or more; `apart`: verdict and reason of clients that take no part.
+    `voters`: of each module its clients, three or more; `apart`: verdict and reason of clients that take no part;
+    `earlier`: what modules told before, of those who take part now. Also returns what they tell now.
     """
     names = [name for name in adapters.clients if any(name in mine for mine in voters.values())]
     findings, verdicts, found = {}, {}, None
+    seen = tuple(Seen(mine, _module(adapters, module, mine, progress)) for module, mine in voters.items())
     if voters:
-        places = [[names.index(name) for name in mine] for mine in voters.values()]
-        found = pool((_module(adapters, *each, progress) for each in voters.items()), places)
+        layers = [*seen, *(mine for each in earlier if len((mine := each.among(names)).clients) >= LEAST)]
+        places = [[names.index(name) for name in each.clients] for each in layers]
+        found = pool((each.tables for each in layers), places)
         for layer, (module, mine) in enumerate(voters.items()):
             tables = (dict(zip(names, each[layer].tolist(), strict=True)) for each in _by_layer(found))
             here = ({name: table[name] for name in mine} for table in tables)
@@ -90,7 +109,7 @@ def judge(
         else:
             word, why = apart.get(name, (UNDECIDED, adapters.renamed.get(name, "too few others have its modules")))
             verdicts[name] = ClientVerdict(name, word, why)
-    return findings, verdicts, 0.0 if found is None else float(found.overlap)
+    return findings, verdicts, 0.0 if found is None else float(found.overlap), seen
 
 
 def _module(
@@ -148,9 +167,11 @@ def said(mine: ClientVerdict, decided: bool) -> ClientVerdict:
     size = f"its update has {mine.size:.3g} times the usual size"
     group = f"; it agrees with {', '.join(mine.agrees_with)}" if mine.agrees_with else ""
     direction = "its direction is a member's" if mine.member else agrees if decided else little
+    weak = mine.relative is not None and mine.relative < LITTLE
+    own = "; what it has of its own is as large as is usual" if weak else ""
     rows = "" if mine.rows is None else f"{mine.rows:.2f} times as much as is usual"
     said = {
-        MEMBER: f"{agrees}{group} as members do" if group else agrees,
+        MEMBER: f"{agrees}{group} as members do" if group else f"{agrees}{own}",
         RESCALED: f"{size}; {direction}",
         FLIPPED: f"it points against the others: {agrees}",
         UNRELATED: f"{agrees}{group}",

@@ -22,12 +22,13 @@ def pool(layers: Iterable[Any], clients: Iterable[Sequence[int]] | None = None) 
     deviation over the clients that are not low. That is done by the agreement and by the plain cosine, and the better
     counts. Nothing but the fleet itself sets what is usual.
 
-    - *unrelated*: agrees less than half as much as is usual, by more than the spread explains. It also agrees with no
-      member as members agree with each other, the lowest tenth of their pairs left out.
+    - *unrelated*: agrees less than half as much as is usual, by more than the spread explains. Nor does it agree with
+      a member as members do, the lowest tenth of their pairs left out. Nor has it of its own what members have: the
+      size of what the members' updates do not explain, where these have more in common than of their own.
     - *sign-flipped*: agrees as much, with the other sign.
     - *other rows*: WᵀW agrees less than half as much as is usual, where directions do not tell or are undiminished.
     - *rescaled*: over twice the usual size, or under half of it, beyond the spread. Its direction may be a member's.
-    - *member*: none of these, and agrees at least half as much as is usual, or with a member as members do.
+    - *member*: none of these, and agrees at least half as much as is usual, or has such company or such an own part.
     - *undecided*: none of these. So are most where clients have little in common.
     - *absent*: in no layer, or with zeros in all.
 

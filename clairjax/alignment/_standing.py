@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ._evidence import Either, Evidence, Numbers, divisor
+from ._median import median, smallest
+from ._own import own_parts
 
 
 VERDICTS = ("member", "rescaled", "sign-flipped", "unrelated", "other rows", "undecided", "absent")
@@ -30,10 +32,11 @@ class Verdict(eqx.Module):
     """What `pool` says of each client, in NumPy arrays unless traced.
 
     - `kind`: a place in `clairjax.alignment.VERDICTS`; `words` spells it out.
-    - `members`: who agrees with the others as is usual, or with one of them as members do. A member may be `rescaled`.
+    - `members`: who agrees with the others as is usual, or has of its own as much as they, or agrees with one of them
+      as members do. A member may be `rescaled`.
     - `agreement`: the cosine with the middle one of the others, over what the overlap of row spaces allows.
     - `usual`, `spread`: the middle client's agreement, and how far others are from it; `decided`: whether they agree
-      enough, and alike enough, for directions to tell.
+      enough, and alike enough, for directions to tell who is odd.
     - `relative`: agreement over the usual one, the larger of corrected and plain cosine; `surprise`: how many spreads
       it is from the usual one, of both the larger.
     - `size`: over the usual size. `rows`: agreement of row spaces over the usual one, whole or of what is
@@ -121,18 +124,22 @@ def _standing(layers: Evidence) -> Verdict:
         without = fleet.voters & ~_directions(fleet, core, signs).low
         core = xp.where(without.sum() >= xp.maximum(3, fleet.voters.sum() // 2 + 1), without, core)
     found = _directions(fleet, core, signs)
-    kin = found.low[:, None] & _kin(fleet, core, signs)
-    low = found.low & ~kin.any(1)
     cut = limit_for(core.sum().astype(fleet.plain.dtype))
+    layer_sizes, apart, far = _sizes(layers, core, cut)
+    own = own_parts(fleet.plain, (fleet.chance * fleet.overlap) ** 2, xp.exp(apart), core)
+    # Who learned little of what is common agrees little, and has of its own what others have.
+    weak = own.usual & (signs > 0) & (found.relative < RATIO)
+    kin = (found.low & ~own.strange)[:, None] & _kin(fleet, core, signs)
+    low = found.low & ~weak & ~kin.any(1)
     decided = found.decided & (found.corrected.spread <= ALIKE * found.corrected.usual)
+    agree = decided | (found.decided & own.told)
     rows, own_rows = (_level(table, fleet, core) for table in (fleet.rows, fleet.apart))
     # Who started from another A overlaps and agrees less in proportion; that is nothing to be named for.
     own_start = _level(fleet.overlap, fleet, core).relative < RATIO
     undiminished = ~found.decided | (found.plain.mine > RATIO * found.plain.usual) | ~own_start
     other_rows = undiminished & (_few(rows, cut) | _few(own_rows, cut))
-    layer_sizes, apart, far = _sizes(layers, core, cut)
-    here = _median(layers.cosine / divisor(layers.overlap), fleet.compared & layers.present[:, None] & core)
-    members = fleet.present & decided & ((found.relative >= RATIO) | kin.any(1)) & ~low & ~other_rows
+    here = median(layers.cosine / divisor(layers.overlap), fleet.compared & layers.present[:, None] & core)
+    members = fleet.present & agree & ((found.relative >= RATIO) | weak | kin.any(1)) & ~low & ~other_rows
     kind = xp.where(members, MEMBER, UNDECIDED)
     for name, holds in {
         RESCALED: far,
@@ -155,7 +162,7 @@ def _standing(layers: Evidence) -> Verdict:
         usual=xp.asarray(found.corrected.usual),
         spread=xp.asarray(found.corrected.spread),
         decided=xp.asarray(decided),
-        overlap=xp.asarray(_median(fleet.overlap.reshape(-1), (core[:, None] & core & fleet.compared).reshape(-1))),
+        overlap=xp.asarray(median(fleet.overlap.reshape(-1), (core[:, None] & core & fleet.compared).reshape(-1))),
         layer_agreement=xp.where(layers.present, here, np.nan),
         layer_size=xp.where(layers.present, xp.exp(layer_sizes), np.nan),
     )
@@ -191,11 +198,11 @@ def _signs(fleet: _Fleet) -> Either:
     """−1 for clients that point against most. Agreements are cut at the median one, or a tight group would lead."""
     xp: Any = fleet.plain.__array_namespace__()
     pairs = fleet.compared & fleet.voters[:, None] & fleet.voters
-    unit = _median(abs(fleet.corrected).reshape(-1), pairs.reshape(-1))
+    unit = median(abs(fleet.corrected).reshape(-1), pairs.reshape(-1))
     leading = xp.linalg.eigh(xp.where(pairs, xp.clip(fleet.corrected, -unit, unit), 0))[1][:, -1]
     # Copies without a vote point as the voters do with whom they agree.
     leading = xp.where(fleet.voters, leading, xp.where(fleet.compared, fleet.corrected, 0) @ leading)
-    strong = abs(leading) > STRONG * _median(abs(leading), fleet.voters)
+    strong = abs(leading) > STRONG * median(abs(leading), fleet.voters)
     forwards = (strong & fleet.voters & (leading > 0)).sum()
     leading = xp.where(2 * forwards >= (strong & fleet.voters).sum(), leading, -leading)
     return xp.where(strong & (leading < 0), -1, 1).astype(fleet.plain.dtype)
@@ -209,7 +216,7 @@ def _directions(fleet: _Fleet, core: Either, signs: Either) -> _Directions:
     surprises = corrected.surprise, plain.surprise
     surprise = xp.where(signs > 0, xp.maximum(*surprises), xp.minimum(*surprises))
     pairs = core[:, None] & core & fleet.compared
-    chance = _median(fleet.chance.reshape(-1), pairs.reshape(-1))
+    chance = median(fleet.chance.reshape(-1), pairs.reshape(-1))
     decided = corrected.usual >= xp.maximum(LEAST, 3 * chance)
     cut = limit_for(core.sum().astype(fleet.plain.dtype))
     low = ((relative < RATIO) & (surprise < -cut)) | ((relative < FEW) & (surprise < -cut / 2))
@@ -225,7 +232,7 @@ def _kin(fleet: _Fleet, core: Either, signs: Either) -> Either:
     close = fleet.compared & core
     pairs = (close & core[:, None]).reshape(-1)
     for table in (fleet.corrected, fleet.plain):
-        least = _smallest((signs[:, None] * signs * table).reshape(-1), pairs, PAIRS)
+        least = smallest((signs[:, None] * signs * table).reshape(-1), pairs, PAIRS)
         close = close & (signs * table >= least)
     return close
 
@@ -235,9 +242,9 @@ def _level(table: Either, fleet: _Fleet, core: Either, signs: Either | None = No
     the same way."""
     xp: Any = table.__array_namespace__()
     signs = xp.ones_like(table[0]) if signs is None else signs
-    mine = _median(signs[:, None] * signs * table, fleet.compared & core, mean=False)
-    usual = _median(mine, core)
-    both, upwards = (_median(abs(mine - usual), core & side) for side in (True, mine >= usual))
+    mine = median(signs[:, None] * signs * table, fleet.compared & core, mean=False)
+    usual = median(mine, core)
+    both, upwards = (median(abs(mine - usual), core & side) for side in (True, mine >= usual))
     # Contaminated clients in the core agree less, so that deviations upwards can be the better.
     return _Level(signs * mine, usual, xp.maximum(1.4826 * xp.minimum(both, upwards), FLOOR * abs(usual)))
 
@@ -246,11 +253,11 @@ def _sizes(layers: Evidence, core: Either, cut: Either) -> tuple[Either, Either,
     """Logarithms of each client's size over the usual one, by layer and their median; and who is far."""
     xp: Any = layers.size.__array_namespace__()
     sizes = xp.log(xp.where(layers.present, layers.size, 1))
-    usual = _median(sizes, layers.present & core)
+    usual = median(sizes, layers.present & core)
     by_layer = sizes - usual[:, None]
-    sizes = _median(by_layer.T, layers.present.T)
-    apart = sizes - _median(sizes, core)
-    spread = xp.maximum(1.4826 * _median(abs(apart), core), FLOOR)
+    sizes = median(by_layer.T, layers.present.T)
+    apart = sizes - median(sizes, core)
+    spread = xp.maximum(1.4826 * median(abs(apart), core), FLOOR)
     return by_layer, apart, (abs(apart) > math.log(SIZE)) & (abs(apart) > cut * spread)
 
 
@@ -269,27 +276,6 @@ def _together(fleet: _Fleet, odd: Either, agreement: Either) -> Either:
 def limit_for(number: Either) -> Either:
     """Spreads from the median of `number` normal values that one in a hundred reaches; simulated."""
     return QUANTILE * (1 + 4 / (number - 2))
-
-
-def _median(values: Either, counted: Either, *, mean: bool = True) -> Either:
-    """Along the last axis of those counted, 0 of none; of two middle values the mean, or the larger."""
-    xp: Any = values.__array_namespace__()
-    number = counted.sum(-1)
-    ordered = xp.sort(xp.where(counted, values, np.inf), axis=-1)
-    last = ordered.shape[-1] - 1
-    upper, lower = (
-        xp.take_along_axis(ordered, xp.clip(place, 0, last)[..., None], axis=-1)[..., 0]
-        for place in (number // 2, (number - 1) // 2)
-    )
-    return xp.where(number > 0, (upper + lower) / 2 if mean else upper, 0)
-
-
-def _smallest(values: Either, counted: Either, share: int) -> Either:
-    """The smallest of those counted, but for one in `share` of them; −∞ of none."""
-    xp: Any = values.__array_namespace__()
-    number = counted.sum()
-    ordered = xp.sort(xp.where(counted, values, np.inf))
-    return xp.where(number > 0, ordered[xp.minimum(number // share, len(ordered) - 1)], -np.inf)
 
 
 def _or_infinite(scale: Either) -> Either:

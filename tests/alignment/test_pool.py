@@ -85,30 +85,51 @@ def test_strangers_that_agree_with_each_other_are_named_with_one_another(rng):
     np.testing.assert_array_equal(found.together, expected)
 
 
-def along(rng, degrees):
-    """Clients from one A, whose tasks lie on an arc between two."""
+def along(rng, degrees, lengths=1.0, noise=0.3):
+    """Clients from one A, whose tasks lie on an arc between two; `lengths`: how much of them each has learned."""
     tasks, starts = rng.normal(size=(LAYERS, 2, OUT, IN)), rng.normal(size=(LAYERS, RANK, IN))
-    shares = [(np.cos(angle), np.sin(angle)) for angle in np.deg2rad(degrees)]
+    lengths = np.broadcast_to(lengths, len(degrees))[:, None]
+    shares = lengths * [(np.cos(angle), np.sin(angle)) for angle in np.deg2rad(degrees)]
     return [
         [
-            ((np.tensordot(share, tasks[m], 1) + 0.3 * rng.normal(size=(OUT, IN))) @ np.linalg.pinv(down), down)
+            ((np.tensordot(share, tasks[m], 1) + noise * rng.normal(size=(OUT, IN))) @ np.linalg.pinv(down), down)
             for m, down in enumerate(starts)
         ]
         for share in shares
     ]
 
 
-def test_a_client_at_the_edge_is_a_member_if_it_has_a_neighbour(rng):
+@pytest.mark.parametrize("noise", [0.3, 0.8])
+def test_a_client_at_the_edge_is_a_member_if_it_has_a_neighbour(noise, rng):
     """It agrees with most as little as a stranger does, and with a member as members do. Alone it is named, and so
     are two that have each other alone."""
     middle = [0] * 7
-    clients = along(rng, [*middle, 40, 75, 0])
+    clients = along(rng, [*middle, 40, 75, 0], noise=noise)
     clients[9] = stranger(rng, clients[9])
     found = judged(clients)
     assert found.relative[8] < 0.4 and found.words == ["member"] * 9 + ["unrelated"]
     assert np.flatnonzero(found.together[8]).tolist() == [7] and not found.together[:8].any()
     assert judged(along(rng, [*middle, 0, 75])).words == ["member"] * 8 + ["unrelated"]
     assert judged(along(rng, [*middle, 75, 75])).words == ["member"] * 7 + ["unrelated"] * 2
+
+
+def test_a_client_that_learned_little_is_a_member_if_it_has_of_its_own_what_others_have(rng):
+    """A stranger with as little in common has more of its own. Where members have more of their own than in common,
+    nothing tells the two apart, and both are named."""
+    for noise, little in ((0.4, True), (1.5, False)):
+        clients = along(rng, np.zeros(9), [1] * 8 + [0.1], noise)
+        found = judged(clients)
+        assert found.relative[8] < 0.45 and found.members.tolist() == [True] * 8 + [little]
+        assert judged([*clients[:8], scaled(clients[8], 3 if little else 1)]).words[8] == "unrelated"
+
+
+def test_clients_that_spread_are_members_where_they_have_most_in_common_and_a_stranger_is_not(rng):
+    """Their agreements differ by more than a third of the usual one, and the others explain each of them."""
+    clients = along(rng, np.linspace(0, 130, 10))
+    clients[4] = stranger(rng, clients[4])
+    found = judged(clients)
+    assert found.spread > 0.3 * found.usual and not found.decided
+    assert found.words == ["member"] * 4 + ["undecided"] + ["member"] * 5
 
 
 @pytest.mark.parametrize("factors", [np.ones(8), np.arange(1.0, 9.0)])
