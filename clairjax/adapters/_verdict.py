@@ -95,7 +95,7 @@ def judge(
     findings, verdicts, found = {}, {}, None
     seen = tuple(Seen(mine, _module(adapters, module, mine, progress)) for module, mine in voters.items())
     if voters:
-        layers = [*seen, *(mine for each in earlier if len((mine := each.among(names)).clients) >= LEAST)]
+        layers = [*seen, *(kept for each in earlier if len((kept := each.among(names)).clients) >= LEAST)]
         places = [[names.index(name) for name in each.clients] for each in layers]
         found = pool((each.tables for each in layers), places)
         for layer, (module, mine) in enumerate(voters.items()):

@@ -1,17 +1,21 @@
 """What nodes sent, read with suspicion: adapters by node, and why the others are none. No reply stops a round."""
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from logging import WARNING, getLogger
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 
 from ..adapters import State, state
 from ._records import CONFIG, tensors
 
 
+Average = Callable[[list[RecordDict], str], MetricRecord]
+log = getLogger("flwr").log
 PLAIN = re.compile(r"\^?[\w\\.-]+\$?")  # a pattern without repetitions cannot take for ever
 LONGEST = 500  # letters of a reason, since nodes can put what they like into it
 MASKED = "secagg"
@@ -83,16 +87,47 @@ def _check_patterns(fields: Mapping[str, Any]) -> None:
                     raise ValueError(f"{name} from a node must have plain names of modules, got {pattern!r:.80}")
 
 
+def claimed(replies: Iterable[Message], nodes: Iterable[int], weight: str) -> dict[int, float]:
+    """How many examples each node says it trained on. Who says nothing, or no number, counts as the middle one."""
+    said = {reply.metadata.src_node_id: _weight(reply.content, weight) for reply in replies}
+    found = {node: said.get(node) for node in nodes}
+    usual = float(np.median([number for number in found.values() if number is not None] or [1.0]))
+    return {node: usual if number is None else number for node, number in found.items()}
+
+
+def _weight(content: RecordDict, weight: str) -> float | None:
+    """The one number of this name, if it is one and positive."""
+    found = [record[weight] for record in content.metric_records.values() if weight in record]
+    number = _number(found[0]) if len(found) == 1 else None
+    return number if number is not None and number > 0 else None
+
+
+def _number(value: object) -> float | None:
+    """A finite one."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.inf
+    except OverflowError:
+        number = math.inf
+    return number if math.isfinite(number) else None
+
+
+def averaged(average: Average, contents: Iterable[RecordDict], weight: str) -> MetricRecord:
+    """Of those replies whose metrics can be averaged; empty where a function of the user's cannot do it."""
+    usable = sound(contents, weight)
+    try:
+        return average(usable, weight) if usable else MetricRecord()
+    except Exception as error:  # on what nodes sent
+        log(WARNING, "metrics of the round are left out: %r", error)
+        return MetricRecord()
+
+
 def sound(contents: Iterable[RecordDict], weight: str) -> list[RecordDict]:
     """Of replies those whose metrics can be averaged: one record each, with a weight, and the names that most have."""
-    usable = [each for each in contents if len(each.metric_records) == 1 and _weighed(each, weight)]
+    usable = [each for each in contents if len(each.metric_records) == 1 and _weight(each, weight) and _plain(each)]
     names = [frozenset(next(iter(each.metric_records.values()))) for each in usable]
     usual = max(names, key=names.count, default=frozenset())
     return [each for each, mine in zip(usable, names, strict=True) if mine == usual]
 
 
-def _weighed(content: RecordDict, weight: str) -> bool:
-    (record,) = content.metric_records.values()
-    number = record.get(weight)
-    plain = all(isinstance(each, int | float) and np.isfinite(each) for each in record.values())
-    return plain and isinstance(number, int | float) and number > 0
+def _plain(content: RecordDict) -> bool:
+    return all(_number(each) is not None for record in content.metric_records.values() for each in record.values())

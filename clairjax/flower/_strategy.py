@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
@@ -13,9 +14,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from .. import _validate
-from ..adapters import HandOut, State, check_options, choose, from_states, hand_out, refine, state
+from ..adapters import HandOut, Seen, State, check_options, choose, from_states, hand_out, refine, state
 from ._client import LOSS, LOSS_OWN
-from ._received import SECURE, read_replies, sound
+from ._received import SECURE, averaged, claimed, read_replies, sound
 from ._records import arrays as recorded
 from ._records import plain, tensors, with_config
 from ._rounds import Round, read, write
@@ -45,8 +46,12 @@ class ClairStrategy(FedAvg):
     - `personal`: whether each node gets its own adapter at its own rank and scale, or all the members' median.
     - `blend`, `shared`, `shared_rank`, `shrink`: as in `clairjax.adapters.save` and `refine`. With `personal=False`
       no blend is taken.
+    - `samples`: whether what nodes say of `num-examples` weighs the median. These are claims: nobody's weight is over
+      a third, and who makes none, or a false one, counts as the middle one. False: all count alike.
+    - `pooled_rounds`: verdicts are by the evidence of so many last rounds together. More tell apart what noise hides
+      in one round; who turns bad is named later.
     - Others: of `FedAvg`. `min_available_nodes` is 3: with "all", one that drops out hangs a run. Metrics are averaged
-      over members; adapters are not weighted by what nodes claim of their data.
+      over members.
 
     - `rounds`: a `Round` each; `save` and `load` keep them.
 
@@ -69,6 +74,8 @@ class ClairStrategy(FedAvg):
         shared: str = "auto",
         shared_rank: int | None = None,
         shrink: bool = False,
+        samples: bool = True,
+        pooled_rounds: int = 1,
         min_train_nodes: int = LEAST,
         min_evaluate_nodes: int = LEAST,
         min_available_nodes: int = LEAST,
@@ -77,15 +84,19 @@ class ClairStrategy(FedAvg):
         nodes = {"min_train_nodes": min_train_nodes, "min_evaluate_nodes": min_evaluate_nodes}
         super().__init__(**nodes, min_available_nodes=min_available_nodes, **options)
         _validate.flag(personal, "personal")
+        _validate.flag(samples, "samples")
+        _validate.at_least(pooled_rounds, "pooled_rounds", 1)
         check_options(blend=blend, shared=shared, shared_rank=shared_rank, shrink=shrink)
         if blend and not personal:
             raise _validate.fail("blend", "None where all get the median, personal=False", blend)
         self.adapter_config, self.personal, self.blend = plain(adapter_config), personal, blend
         self._how: dict[str, Any] = {"shared": shared, "shared_rank": shared_rank, "shrink": shrink}
-        self.rounds: list[Round] = []
+        self.samples, self.rounds = samples, list[Round]()
+        self._seen: deque[tuple[Seen, ...]] = deque(maxlen=pooled_rounds - 1)  # the evidence of former rounds
         self._like: State | None = None  # the latest for everyone
         self._mine: dict[int, State] = {}  # each node's latest, at its own rank
         self._out: HandOut | None = None
+        self._offered: dict[tuple[int, float], State] = {}  # by node and t
         self._asked: list[int] = []
         self._online: set[int] = set()
         self._known: set[int] = set()  # since this process began
@@ -141,7 +152,9 @@ class ClairStrategy(FedAvg):
         if out is None or mine is None or str(node) not in out.refinement.members:
             return mine
         try:
-            return replace(mine, held=out.client(str(node), t))
+            if (node, t) not in self._offered:  # what is evaluated is mostly what is given
+                self._offered[node, t] = replace(mine, held=out.client(str(node), t))
+            return self._offered[node, t]
         except ValueError as error:  # numbers that do not fit its type
             log(WARNING, "node %d goes on with its own: %s", node, error)
             return mine
@@ -154,7 +167,7 @@ class ClairStrategy(FedAvg):
             log(WARNING, "CLAIR: each goes on with its own: %s", self.rounds[-1].why)
         elif self.personal:
             self._mine |= {node: given for node in self.rounds[-1].members if (given := self._given(node, t))}
-        self._out = None
+        self._out, self._offered = None, {}
 
     # What comes in ------------------------------------------------------------------------------------------------
 
@@ -178,7 +191,7 @@ class ClairStrategy(FedAvg):
             one = replace(one, why=f"{len(received)} usable adapters, fewer than {LEAST}: nothing is shared")
         else:
             try:
-                arrays, one = self._judge(received, one)
+                arrays, one = self._judge(received, one, claimed(contents, received, self.weighted_by_key))
             except ValueError as error:  # of zeros, for one
                 one = replace(one, why=f"nothing is shared: {error}")
         if arrays is not None:
@@ -187,16 +200,19 @@ class ClairStrategy(FedAvg):
         self._tell(self.rounds[-1])
         members = [each.content for each in contents if each.metadata.src_node_id in one.members]
         counts = {"members": len(one.members), "excluded": len(one.excluded), "failed": len(one.failed)}
-        return arrays, MetricRecord({**self._metrics(self.train_metrics_aggr_fn, members), **counts})
+        return arrays, MetricRecord({**averaged(self.train_metrics_aggr_fn, members, self.weighted_by_key), **counts})
 
-    def _judge(self, received: dict[int, State], one: Round) -> tuple[ArrayRecord, Round]:
+    def _judge(self, received: dict[int, State], one: Round, claims: dict[int, float]) -> tuple[ArrayRecord, Round]:
         assert self._like is not None
-        found = refine(from_states({str(node): each for node, each in received.items()}), **self._how)
-        out = hand_out(found, blend=self.blend if self.personal else 0.0)
+        states = from_states({str(node): each for node, each in received.items()})
+        found = refine(states, **self._how, earlier=[each for told in self._seen for each in told])
+        self._seen.append(found.seen)
+        samples = {str(node): count for node, count in claims.items()} if self.samples else None
+        out = hand_out(found, samples=samples, blend=self.blend if self.personal else 0.0)
         verdicts = {int(name): each for name, each in found.verdicts.items()}
         members = tuple(node for node in verdicts if str(node) in found.members)
         others = {node: f"{each.verdict}: {each.reason}" for node, each in verdicts.items() if node not in members}
-        arrays, self._out = recorded(out.everyone(self._like)), out
+        arrays, self._out, self._offered = recorded(out.everyone(self._like)), out, {}
         return arrays, replace(
             one,
             members=members,
@@ -214,7 +230,8 @@ class ClairStrategy(FedAvg):
         if self.rounds:
             losses = {each.metadata.src_node_id: mine for each in contents if (mine := self._losses(each))}
             self.rounds[-1] = self._chosen(replace(self.rounds[-1], losses=losses))
-        return self._metrics(self.evaluate_metrics_aggr_fn, [each.content for each in contents]) or None
+        whole = [each.content for each in contents]
+        return averaged(self.evaluate_metrics_aggr_fn, whole, self.weighted_by_key) or None
 
     def _losses(self, reply: Message) -> dict[float, float]:
         """Of what a node was sent, by its t, and of its own."""
@@ -235,14 +252,6 @@ class ClairStrategy(FedAvg):
             return one
         t = choose(both)
         return replace(one, t=t, why=f"by {len(both)} nodes' validation t = {t:g}")
-
-    def _metrics(self, average: Any, contents: list[RecordDict]) -> MetricRecord:
-        usable = sound(contents, self.weighted_by_key)
-        try:
-            return average(usable, self.weighted_by_key) if usable else MetricRecord()
-        except Exception as error:  # a function of the user's, on what nodes sent
-            log(WARNING, "metrics of the round are left out: %r", error)
-            return MetricRecord()
 
     def _tell(self, one: Round) -> None:
         log(
