@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
 from jaxtyping import Array
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Hashable)
 Replicate = Callable[..., dict[str, Array]]
+Folder: TypeAlias = str | os.PathLike[str]
 
 
 class Preset(NamedTuple):
@@ -155,7 +156,7 @@ class Experiment(Generic[C]):
         `data` is for experiments on images alone, and refused by others.
         """
         whole, _ = self._sweeps
-        return whole(**self._asked(preset, replicates, seed, cells, out, progress, data))
+        return whole(**self._sized(preset, replicates, seed, cells, out, progress, data))
 
     def run_part(
         self,
@@ -174,35 +175,35 @@ class Experiment(Generic[C]):
         Without a part, only `prepare` is called, which may keep in `out` what all parts share.
         """
         _, stretch = self._sweeps
-        asked = self._asked(preset, replicates, seed, cells, out, progress, data)
+        asked = self._sized(preset, replicates, seed, cells, out, progress, data)
         return 0 if part is None else stretch(part=part, **asked)
 
-    def _asked(
+    def _sized(
         self,
         preset: str | None,
         replicates: int | None,
         seed: int,
         cells: Sequence[C] | None,
-        out: str | os.PathLike[str] | None,
+        out: Folder | None,
         progress: bool | None,
-        data: str | os.PathLike[str] | None,
+        data: Folder | None,
     ) -> dict[str, Any]:
         """What the sweep is called with."""
+        size = self.preset(self.default if preset is None else preset)
+        asked = self._asked(size.cells if cells is None else cells, seed, out, progress, data)
+        replicates = size.replicates if replicates is None else replicates
+        return {"replicates": replicates, "out": out, "progress": progress, **asked}
+
+    def _asked(
+        self, cells: Sequence[C], seed: int, out: Folder | None, progress: bool | None, data: Folder | None
+    ) -> dict[str, Any]:
+        """What of it is the kind of experiment's own."""
         if data is not None:
             raise _validate.fail("--data", f"left out, since {self.name} draws its data", os.fspath(data))
-        size = self.preset(self.default if preset is None else preset)
-        cells = size.cells if cells is None else cells
         arguments = {"experiment": self.name, "seed": seed}
         sweep.check_folder(out, {"arguments": arguments})  # before `prepare`, as far as it is known
-        return {
-            "replicate": self.prepared(cells, out, progress),
-            "cells": cells,
-            "key": jax.random.key(seed),
-            "replicates": size.replicates if replicates is None else replicates,
-            "out": out,
-            "arguments": arguments,
-            "progress": progress,
-        }
+        replicate = self.prepared(cells, out, progress)
+        return {"replicate": replicate, "cells": cells, "key": jax.random.key(seed), "arguments": arguments}
 
     def report(self, results: Results[C]) -> list[Table]:
         """The tables; below the first of them, which replicates failed and are left out."""

@@ -24,13 +24,20 @@ FEW = 20  # test images of a client, below which its own accuracy says little
 
 
 class Printed(NamedTuple):
-    """Accuracies in per cent, and what the paper prints behind ±."""
+    """Accuracies in per cent in the order of the partitions, and what the paper prints behind ±."""
 
     values: tuple[float, ...]
     spreads: tuple[float, ...]
 
+    def at(self, cell: Cell) -> tuple[float, float] | tuple[None, None]:
+        where = (cell.dataset, cell.clients, cell.classes)
+        if where not in PARTITIONS:
+            return None, None
+        place = PARTITIONS.index(where)
+        return self.values[place], self.spreads[place]
 
-PAPER = {  # Table 1, in the order of the partitions
+
+PAPER = {  # Table 1
     "FedAvg": Printed(
         (34.460, 47.217, 41.584, 51.876, 20.212, 31.533, 34.659, 32.902),
         (1.083, 0.395, 0.433, 0.675, 0.574, 0.519, 0.482, 0.195),
@@ -76,13 +83,7 @@ PAPER = {  # Table 1, in the order of the partitions
 
 def printed(cell: Cell, method: str) -> float | None:
     """The paper's accuracy, where it has this partition."""
-    where = (cell.dataset, cell.clients, cell.classes)
-    return PAPER[method].values[PARTITIONS.index(where)] if where in PARTITIONS else None
-
-
-def spread(cell: Cell, method: str) -> float | None:
-    where = (cell.dataset, cell.clients, cell.classes)
-    return PAPER[method].spreads[PARTITIONS.index(where)] if where in PARTITIONS else None
+    return PAPER[method].at(cell)[0]
 
 
 def method_rows(results: Results[Cell]) -> Rows:
@@ -191,7 +192,7 @@ def settings(results: Results[Cell]) -> str:
 WHERE = (Column("paper's data", "dataset"), Column("clients"), Column("classes"))
 PRINTED = (
     Column("paper", lambda row: printed(row.cell, row.part), 2),
-    Column("paper ±", lambda row: spread(row.cell, row.part), 2),
+    Column("paper ±", lambda row: PAPER[row.part].at(row.cell)[1], 2),
 )
 COLLAPSE = (
     Column("Global NC2", partial(last, name="global_nc2")),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 
 from .. import _validate, sweep
-from ._experiment import C, Experiment, Replicate
+from ._experiment import C, Experiment, Folder, Replicate
 from ._images import Images, images_for
 
 
@@ -22,15 +22,14 @@ class ImageExperiment(Experiment[C]):
       repeats no finished replicate.
     - `alike(cell)`: what the key of a replicate is made from beside its number. Cells that are alike there, as methods
       to compare, get the same keys: the same clients and the same first model.
-    - `fits(cell, images)`: whether a cell is for these images.
 
-    Cells that do not fit are left out, as are those of data sets that the folder of `--data` does not resemble.
+    Left out are cells of data sets that the folder of `--data` does not resemble, and those whose field `large`, if
+    it is true or false, is not the size of the images.
     """
 
     precision: ClassVar[str] = "float32"
     _sweeps = sweep.run_calls, sweep.run_calls_part
     alike: Callable[[Any], Any] = lambda cell: cell
-    fits: Callable[[Any, Images], bool] = lambda cell, images: True
 
     def prepared(
         self, cells: Sequence[C], out: str | os.PathLike[str] | None = None, progress: bool | None = None
@@ -39,20 +38,11 @@ class ImageExperiment(Experiment[C]):
         raise _validate.fail("NAME", must_be, f"{self.name}, which trains networks round by round")
 
     def _asked(
-        self,
-        preset: str | None,
-        replicates: int | None,
-        seed: int,
-        cells: Sequence[C] | None,
-        out: str | os.PathLike[str] | None,
-        progress: bool | None,
-        data: str | os.PathLike[str] | None,
+        self, cells: Sequence[C], seed: int, out: Folder | None, progress: bool | None, data: Folder | None
     ) -> dict[str, Any]:
         """`data`: a folder for `data.read_images`."""
-        size = self.preset(self.default if preset is None else preset)
-        cells = size.cells if cells is None else cells
         found = images_for(list(dict.fromkeys(map(dataset, cells))), data)
-        cells = [cell for cell in cells if dataset(cell) in found and self.fits(cell, found[dataset(cell)])]
+        cells = [cell for cell in cells if dataset(cell) in found and _fits(cell, found[dataset(cell)])]
         if not cells:
             raise _validate.fail("preset", "one with cells for these images", "; ".join(map(str, found.values())))
         used = {name: found[name] for name in dict.fromkeys(map(dataset, cells))}
@@ -62,18 +52,17 @@ class ImageExperiment(Experiment[C]):
             own = sweep.replicate_key(key, self.alike(cell), number)
             return self.replicate(own, cell, used[dataset(cell)], folder)
 
-        return {
-            "replicate": replicate,
-            "cells": cells,
-            "replicates": size.replicates if replicates is None else replicates,
-            "out": out,
-            "arguments": {"experiment": self.name, "seed": seed, "images": dict(map(_record, used.items()))},
-            "progress": progress,
-        }
+        arguments = {"experiment": self.name, "seed": seed, "images": dict(map(_record, used.items()))}
+        return {"replicate": replicate, "cells": cells, "arguments": arguments}
 
 
 def dataset(cell: Any) -> str:
     return cell.dataset
+
+
+def _fits(cell: Any, images: Images) -> bool:
+    large = getattr(cell, "large", None)
+    return large is None or large != images.small
 
 
 def _record(used: tuple[str, Images]) -> tuple[str, dict[str, str]]:

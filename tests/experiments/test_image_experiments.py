@@ -110,10 +110,14 @@ def test_a_method_looks_the_same_whichever_others_are_drawn(rng):
     assert len(set(every.values())) == len(METHODS) and few == {name: every[name] for name in few}
 
 
-def test_methods_of_a_partition_share_clients_and_start():
+def test_methods_of_a_partition_share_clients_and_start_and_figures_those_of_the_table():
     first, second = (Cell(*PARTITIONS[0], method) for method in ("FedAvg", "FLUTE"))
     alike = EXPERIMENTS["flute-table1"].alike
     assert alike(first) == alike(second) != alike(first._replace(clients=100))
+    for number, where in enumerate(PARTITIONS, 5):
+        drawn, printed = (EXPERIMENTS[name].presets["laptop"].cells for name in (f"flute-fig{number}", "flute-table1"))
+        table = [alike(cell) for cell in printed if cell[:3] == where]
+        assert {alike(cell) for cell in drawn if cell.large is False} <= set(table)
 
 
 def test_each_cell_sees_the_images_that_stand_for_its_data(tmp_path):
