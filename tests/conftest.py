@@ -9,13 +9,15 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 WIDE = os.environ.get("CLAIRJAX_TEST_X64", "1") != "0"
+# Most of the suite is compilation. Without optimisation it takes half as long, in this process and those it starts.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 
 
 if jax.__version_info__[:2] == (0, 10):  # XLA ends a process whose flags it does not know
-    # Most of the suite is compilation, which takes a fifth less: see clairjax/_compile.py.
+    # It takes a fifth less without this: see clairjax/_compile.py.
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 import jax.numpy as jnp  # noqa: E402
@@ -42,6 +44,16 @@ hypothesis.settings.register_profile(
     ],
 )
 hypothesis.settings.load_profile("clairjax")
+
+
+@pytest.fixture(autouse=True)
+def _compiled_as_it_pays(request):
+    """Slow tests, and those marked `optimised`, run for longer than they compile."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    if any(request.node.iter_markers("slow")) or any(request.node.iter_markers("optimised")):
+        jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,10 @@ from clairjax import Factored, Penalty, Status, decompose
 from clairjax.alignment import Multipliers, corrupted_pairs, incoherence, penalty_ratio_interval
 
 
-pytestmark = pytest.mark.skipif(not jax.config.jax_enable_x64, reason="to 1e-8, which takes float64")
+pytestmark = [
+    pytest.mark.skipif(not jax.config.jax_enable_x64, reason="to 1e-8, which takes float64"),
+    pytest.mark.optimised,
+]
 
 FACTORED = Factored(max_rank=4, rtol=1e-8)
 SIZES = {"rank one": (1, 6, 60, 60), "rank two": (2, 6, 40, 120)}  # r, p, q, K

@@ -15,6 +15,8 @@ from clairjax.kernels import clip_by_norm
 from clairjax.privacy import GaussianCanary
 
 
+pytestmark = pytest.mark.optimised
+
 DELTA, EPSILON, ROUNDS = 1e-5, 2.0, 10
 ADD, REPLACE = "add-or-remove-one", "replace-one"
 both = pytest.mark.parametrize("adjacency", [ADD, REPLACE])

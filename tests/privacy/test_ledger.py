@@ -179,6 +179,7 @@ class TestSamplersOwnTheirEvents:
         assert abs(float(counts.var()) / (50 * 0.21) - 1) < 4 * math.sqrt(2 / 4000)  # the number is random, too
         assert Poisson(0.3).normaliser(50) == pytest.approx(15)
 
+    @pytest.mark.optimised
     def test_a_small_rate_is_drawn_at_that_rate(self):
         """Uniform floats in float32, multiples of 2⁻²³, would draw at 1.2e-7 for the last."""
         for rate, draws in ((1e-6, 2**26), (1e-8, 2**27)):
