@@ -23,4 +23,3 @@ from ._save import candidates as candidates
 from ._save import save as save
 from ._verdict import ClientVerdict as ClientVerdict
 from ._verdict import Finding as Finding
-from ._verdict import Seen as Seen

@@ -125,7 +125,7 @@ def _votes(samples: np.ndarray, groups: Groups) -> np.ndarray:
 def bounded(samples: np.ndarray) -> np.ndarray:
     """Parts of a whole in proportion to the samples, but nobody's over a third where there are three."""
     most = max(1 / 3, 1 / len(samples))
-    free = np.ones(len(samples), bool)
+    samples, free = samples / samples.max(), np.ones(len(samples), bool)  # whose sum is finite
     parts = samples / samples.sum()
     while np.any(over := free & (parts > most * (1 + 1e-12))):
         free &= ~over

@@ -1,6 +1,6 @@
 """Who belongs, by all modules together; and the refined factors of those who do."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..alignment import LowRankMatrices, RefinedFactors
 from ._adapters import Adapters, too_few
 from ._numbers import Numbers, examine
 from ._options import AUTO, ROWS, check_options
-from ._verdict import IDLE, UNUSABLE, ClientVerdict, Finding, Seen, judge
+from ._verdict import IDLE, UNUSABLE, ClientVerdict, Finding, judge
 
 
 TOLERANCE = 0.05
@@ -27,10 +27,7 @@ CLIP = 1.5  # times the usual size of a module, the most of a client that enters
 
 @dataclass(frozen=True)
 class Refinement:
-    """What `refine` found with its arguments; `save` writes it. `findings` by module, `verdicts` by client.
-
-    `seen`: what each module told, for the `earlier` of a later call.
-    """
+    """What `refine` found with its arguments; `save` writes it. `findings` by module, `verdicts` by client."""
 
     adapters: Adapters
     findings: dict[str, Finding]
@@ -42,7 +39,6 @@ class Refinement:
     notices: tuple[str, ...]
     shared_rank: int | None = None
     included: tuple[str, ...] = ()
-    seen: tuple[Seen, ...] = ()
 
     @property
     def members(self) -> list[str]:
@@ -87,7 +83,6 @@ def refine(
     shared: str = AUTO,
     shared_rank: int | None = None,
     include: Collection[str] = (),
-    earlier: Iterable[Seen] = (),
     progress: Callable[[str], Any] | None = None,
 ) -> Refinement:
     """Say of each client how its adapter stands to the others', by direction, size and row space.
@@ -111,7 +106,6 @@ def refine(
       Adapters that started from one A keep nearly all of its row space, whatever they learned. What they have in
       common is in B, and the columns tell of it.
     - `include`: names of clients that are members whatever the verdict, as long as their numbers can be used.
-    - `earlier`: of former rounds of the same clients, `Refinement.seen`: the verdict is by all of it together.
     - `progress`: called with a module's name before its turn.
 
     **Returns:** `Refinement`. Nothing is written.
@@ -150,7 +144,7 @@ def refine(
         f"client {name}: zeros in {len(modules)} module(s), which count as not adapted, as {modules[0]}"
         for name, modules in numbers.zeros.items()
     ]
-    findings, verdicts, overlap, seen = judge(adapters, voters, _apart(numbers), progress, earlier)
+    findings, verdicts, overlap = judge(adapters, voters, _apart(numbers), progress)
     if shared == ROWS and overlap >= ONE_START:
         notices.append(
             f"clients' row spaces overlap by {overlap:.0%}, as where all start from one A, so that by rows hardly "
@@ -159,7 +153,7 @@ def refine(
     rank = None if rank is None else int(rank)
     shared_rank = None if shared_rank is None else int(shared_rank)
     arguments = rank, float(tolerance), bool(shrink), shared, tuple(notices), shared_rank, tuple(include)
-    return Refinement(adapters, findings, verdicts, *arguments, seen)
+    return Refinement(adapters, findings, verdicts, *arguments)
 
 
 def _check_fits(rank: int, adapters: Adapters) -> None:

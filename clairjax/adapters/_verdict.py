@@ -1,12 +1,11 @@
 """The verdict on each client by all modules together, in words; and what each module tells of it."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .._validate import LEAST
 from ..alignment import VERDICTS, Evidence, evidence, pool
 from ..alignment import Verdict as Pooled
 from ._adapters import Adapters
@@ -32,19 +31,6 @@ class Finding:
     clients: tuple[str, ...]
     agreement: dict[str, float] = field(default_factory=dict)
     size: dict[str, float] = field(default_factory=dict)
-
-
-class Seen(NamedTuple):
-    """What one module told of pairs of its clients."""
-
-    clients: tuple[str, ...]
-    tables: Evidence
-
-    def among(self, names: Collection[str]) -> "Seen":
-        """Of those who are named alone."""
-        kept = [k for k, name in enumerate(self.clients) if name in names]
-        cut = (table[kept] if table.ndim == 1 else table[np.ix_(kept, kept)] for table in self.tables)
-        return Seen(tuple(self.clients[k] for k in kept), Evidence(*cut))
 
 
 @dataclass(frozen=True)
@@ -84,20 +70,16 @@ def judge(
     voters: Mapping[str, tuple[str, ...]],
     apart: Mapping[str, tuple[str, str]],
     progress: Callable[[str], Any] | None = None,
-    earlier: Iterable[Seen] = (),
-) -> tuple[dict[str, Finding], dict[str, ClientVerdict], float, tuple[Seen, ...]]:
+) -> tuple[dict[str, Finding], dict[str, ClientVerdict], float]:
     """`clairjax.alignment.pool` of all modules: findings, verdicts, and the usual overlap of two clients' row spaces.
 
-    `voters`: of each module its clients, three or more; `apart`: verdict and reason of clients that take no part;
-    `earlier`: what modules told before, of those who take part now. Also returns what they tell now.
+    `voters`: of each module its clients, three or more; `apart`: verdict and reason of clients that take no part.
     """
     names = [name for name in adapters.clients if any(name in mine for mine in voters.values())]
     findings, verdicts, found = {}, {}, None
-    seen = tuple(Seen(mine, _module(adapters, module, mine, progress)) for module, mine in voters.items())
     if voters:
-        layers = [*seen, *(kept for each in earlier if len((kept := each.among(names)).clients) >= LEAST)]
-        places = [[names.index(name) for name in each.clients] for each in layers]
-        found = pool((each.tables for each in layers), places)
+        places = [[names.index(name) for name in mine] for mine in voters.values()]
+        found = pool((_module(adapters, *each, progress) for each in voters.items()), places)
         for layer, (module, mine) in enumerate(voters.items()):
             tables = (dict(zip(names, each[layer].tolist(), strict=True)) for each in _by_layer(found))
             here = ({name: table[name] for name in mine} for table in tables)
@@ -109,7 +91,7 @@ def judge(
         else:
             word, why = apart.get(name, (UNDECIDED, adapters.renamed.get(name, "too few others have its modules")))
             verdicts[name] = ClientVerdict(name, word, why)
-    return findings, verdicts, 0.0 if found is None else float(found.overlap), seen
+    return findings, verdicts, 0.0 if found is None else float(found.overlap)
 
 
 def _module(

@@ -50,10 +50,10 @@ class LocalGrid(Grid):
                 continue
             arrived = _through(message)
             try:
-                answer = self._app(arrived, self.contexts[node])
-            except Exception as error:  # as a SuperNode does
-                answer = Message(Error(code=RAISED, reason=repr(error)), reply_to=arrived)
-            answers.append(_through(answer))
+                answer = _through(self._app(arrived, self.contexts[node]))
+            except Exception as error:  # as a SuperNode does, also of what cannot be sent
+                answer = _through(Message(Error(code=RAISED, reason=repr(error)), reply_to=arrived))
+            answers.append(answer)
         return answers
 
     def set_run(self, run: Any) -> None: ...

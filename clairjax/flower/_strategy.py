@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
@@ -14,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from .. import _validate
-from ..adapters import HandOut, Seen, State, check_options, choose, from_states, hand_out, refine, state
+from ..adapters import HandOut, State, check_options, choose, from_states, hand_out, refine, state
 from ._client import LOSS, LOSS_OWN
 from ._received import SECURE, averaged, claimed, read_replies, sound
 from ._records import arrays as recorded
@@ -48,8 +47,6 @@ class ClairStrategy(FedAvg):
       no blend is taken.
     - `samples`: whether what nodes say of `num-examples` weighs the median. These are claims: nobody's weight is over
       a third, and who makes none, or a false one, counts as the middle one. False: all count alike.
-    - `pooled_rounds`: verdicts are by the evidence of so many last rounds together. More tell apart what noise hides
-      in one round; who turns bad is named later.
     - Others: of `FedAvg`. `min_available_nodes` is 3: with "all", one that drops out hangs a run. Metrics are averaged
       over members.
 
@@ -75,7 +72,6 @@ class ClairStrategy(FedAvg):
         shared_rank: int | None = None,
         shrink: bool = False,
         samples: bool = True,
-        pooled_rounds: int = 1,
         min_train_nodes: int = LEAST,
         min_evaluate_nodes: int = LEAST,
         min_available_nodes: int = LEAST,
@@ -85,14 +81,12 @@ class ClairStrategy(FedAvg):
         super().__init__(**nodes, min_available_nodes=min_available_nodes, **options)
         _validate.flag(personal, "personal")
         _validate.flag(samples, "samples")
-        _validate.at_least(pooled_rounds, "pooled_rounds", 1)
         check_options(blend=blend, shared=shared, shared_rank=shared_rank, shrink=shrink)
         if blend and not personal:
             raise _validate.fail("blend", "None where all get the median, personal=False", blend)
         self.adapter_config, self.personal, self.blend = plain(adapter_config), personal, blend
         self._how: dict[str, Any] = {"shared": shared, "shared_rank": shared_rank, "shrink": shrink}
         self.samples, self.rounds = samples, list[Round]()
-        self._seen: deque[tuple[Seen, ...]] = deque(maxlen=pooled_rounds - 1)  # the evidence of former rounds
         self._like: State | None = None  # the latest for everyone
         self._mine: dict[int, State] = {}  # each node's latest, at its own rank
         self._out: HandOut | None = None
@@ -204,9 +198,7 @@ class ClairStrategy(FedAvg):
 
     def _judge(self, received: dict[int, State], one: Round, claims: dict[int, float]) -> tuple[ArrayRecord, Round]:
         assert self._like is not None
-        states = from_states({str(node): each for node, each in received.items()})
-        found = refine(states, **self._how, earlier=[each for told in self._seen for each in told])
-        self._seen.append(found.seen)
+        found = refine(from_states({str(node): each for node, each in received.items()}), **self._how)
         samples = {str(node): count for node, count in claims.items()} if self.samples else None
         out = hand_out(found, samples=samples, blend=self.blend if self.personal else 0.0)
         verdicts = {int(name): each for name, each in found.verdicts.items()}
