@@ -104,7 +104,9 @@ class DenseClients(Clients):
         return jnp.einsum("kqp,pr->kqr", self.values, basis, precision=HIGHEST)
 
     def adjoint_times(self, rows: Float[Array, "clients out columns"]) -> Float[Array, " in columns"]:
-        return jnp.einsum("kqp,kqr->pr", self.values, rows, precision=HIGHEST)
+        # The few columns lead: the other order copies the clients into another layout in each call.
+        columns = rows.transpose(2, 0, 1).reshape(rows.shape[2], -1)
+        return jnp.matmul(columns, self.values.reshape(-1, self.shape[2]), precision=HIGHEST).T
 
     def inner_products(self) -> Float[Array, "clients clients"]:
         return _inner_products(self.values)

@@ -128,10 +128,10 @@ def step(
     h = gain(weights)
     contrast_rows = _weighted_rows(weights[..., None] * h, rows)
     numerator = clients.adjoint_times(contrast_rows)  # Σ c DᵀU
-    normal = pair_sum((weights[..., None] * h)[..., :, None] * h[..., None, :] * cross)  # Σ c UᵀU
+    normal, spread = _pair_grams(jnp.stack([weights, jnp.ones_like(weights)]), h, cross)  # Σ c UᵀU, Σ UᵀU
     normal = normal + penalty.low_rank * jnp.eye(factor.shape[1], dtype=normal.dtype)
     updated = jnp.matmul(numerator, inverse(normal), precision=HIGHEST)
-    turn = balancing(updated, pair_sum(h[..., :, None] * h[..., None, :] * cross))
+    turn = balancing(updated, spread)
     updated, latest, factor = (jnp.matmul(each, turn, precision=HIGHEST) for each in (updated, latest, factor))
     overshot = jnp.sum((factor - updated) * (updated - latest)) > 0
     return State(updated, latest, jnp.where(overshot, 0, state.momentum + 1), weights)
@@ -187,7 +187,7 @@ def _certificate(
 
     residual_norms = jnp.sqrt(outside + (left**2 * along).sum(-1))
     products = outside + (left * along).sum(-1)
-    low_rank_gram = pair_sum(kept[..., :, None] * kept[..., None, :] * cross)
+    (low_rank_gram,) = _pair_grams(jnp.ones_like(outside)[None], kept, cross)
     values, vectors = jnp.linalg.eigh(low_rank_gram, symmetrize_input=False)
     values = jnp.sqrt(jnp.maximum(values[::-1], 0))
 
@@ -196,7 +196,7 @@ def _certificate(
     # where R_g is: no difference of large products is taken.
     weights = (weights**2)[..., None]
     left_rows = _weighted_rows(weights * left, rows)
-    inner = pair_sum(weights[..., None] * left[..., :, None] * left[..., None, :] * cross)  # ÂᵀZᵀZÂ
+    (inner,) = _pair_grams(weights[None, ..., 0], left, cross)  # ÂᵀZᵀZÂ
     dual_lengths = jnp.sqrt(jnp.maximum(jnp.sum(vectors * jnp.matmul(inner, vectors, precision=HIGHEST), axis=0), 0))
     dual_norm = jnp.sqrt(_dual_square(remainder, weights[..., 0], directions, left_rows, inner))
     basis = jnp.matmul(directions, vectors[:, ::-1], precision=HIGHEST)
@@ -232,13 +232,28 @@ def _dual_square(
 def contrast_products(
     clients: Clients, basis: Float[Array, " in columns"]
 ) -> tuple[Float[Array, "clients out columns"], Float[Array, "clients clients columns columns"]]:
-    """W_k B for each client, and (D_g B)ᵀ(D_g B) for each pair."""
+    """W_k B for each client, and (D_g B)ᵀ(D_g B) for each pair, in its diagonal and in the mean of both orders."""
     rows = clients.times(basis)
     count, out, columns = rows.shape
     flat = rows.transpose(0, 2, 1).reshape(count * columns, out)
     table = gram(flat.T).reshape(count, columns, count, columns).transpose(0, 2, 1, 3)
     own = jnp.diagonal(table).transpose(2, 0, 1)
-    return rows, own[:, None] + own[None, :] - table - table.transpose(1, 0, 2, 3)
+    return rows, own[:, None] + own[None, :] - 2 * table
+
+
+def _pair_grams(
+    tables: Float[Array, "tables clients clients"],
+    scales: Float[Array, "clients clients columns"],
+    cross: Float[Array, "clients clients columns columns"],
+) -> Float[Array, "tables columns columns"]:
+    """Σ_g v_g diag(s_g) (D_g B)ᵀ(D_g B) diag(s_g) over pairs, for each table v and the same scales s.
+
+    A product of matrices, since XLA takes no sum on a CPU with more than a number at once.
+    """
+    products = scales[..., :, None] * scales[..., None, :] * cross
+    flat = products.reshape(-1, scales.shape[2] ** 2)
+    sums = jnp.matmul(tables.reshape(len(tables), -1), flat, precision=HIGHEST)
+    return sums.reshape(-1, *cross.shape[2:]) / 2
 
 
 def _weighted_rows(

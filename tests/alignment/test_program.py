@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clairjax.alignment import Penalty, contrasts
 from clairjax.alignment._clients import DenseClients
 from clairjax.alignment._contrasts import laplacian_times, pair_index, pair_squared_distances, pair_sum
-from clairjax.alignment._factored import contrast_products
+from clairjax.alignment._factored import _pair_grams, contrast_products
 from clairjax.alignment._program import certify, residual_weights
 
 
@@ -51,7 +51,9 @@ def by_laplacian(values, table, basis, rows):
         "scatter": clients.scatter(table),
         "bilinear": clients.adjoint_times(laplacian_times(table, rows)),
         "products": products,
-        "cross": cross,
+        "cross": (cross + cross.swapaxes(0, 1)) / 2,
+        "lengths": jnp.diagonal(cross, axis1=2, axis2=3),
+        "grams": _pair_grams(jnp.stack([table, table**2]), products[:, None, 0] + products[None, :, 0], cross),
         "outside": pair_squared_distances(clients.project_out(basis).inner_products()),
         "sum": pair_sum(table),
     }
@@ -60,6 +62,7 @@ def by_laplacian(values, table, basis, rows):
 def by_contrasts(values, table, basis, rows):
     stack, weights = reference.contrasts(values), reference.pair_vector(table, CLIENTS)
     times = stack @ basis
+    scaled = times * ((values @ basis)[PAIRS[0]] + (values @ basis)[PAIRS[1]])[:, None, 0]
 
     def symmetric(of_pairs):
         found = np.zeros((CLIENTS, CLIENTS, *of_pairs.shape[1:]))
@@ -73,6 +76,8 @@ def by_contrasts(values, table, basis, rows):
         "bilinear": np.einsum("g,gqi,gqr->ir", weights, stack, reference.contrasts(rows)),
         "products": values @ basis,
         "cross": symmetric(np.einsum("gqr,gqs->grs", times, times)),
+        "lengths": symmetric((times**2).sum(1)),
+        "grams": np.einsum("tg,gqr,gqs->trs", np.stack([weights, weights**2]), scaled, scaled),
         "outside": symmetric(reference.norms(stack - times @ basis.T) ** 2),
         "sum": weights.sum(),
     }
