@@ -124,7 +124,7 @@ def during(row: Row[Cell], quarter: int) -> str:
 
 DURING = Tabulated[Cell](
     "Accuracy (%) after each quarter of the rounds, at the ε spent so far",
-    (*WHERE, *(Column(f"{quarter}/4", partial(during, quarter=quarter)) for quarter in QUARTERS)),
+    (*WHERE, EPSILONS[0], *(Column(f"{quarter}/4", partial(during, quarter=quarter)) for quarter in QUARTERS)),
     (dataset_notes, f"ε under the adjacency of the noise, {ADJACENCIES[0]} unless set, at δ = {DELTA:g}."),
     group=partition_of,
 )
