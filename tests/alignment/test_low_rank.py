@@ -39,6 +39,22 @@ def tolerance(dtype):
     return 1e-9 if dtype == jnp.float64 else 1e-4
 
 
+@jax.jit
+def reduced(weights):
+    return weights.clients()
+
+
+@jax.jit
+def all_products(seen, basis, table):
+    return (
+        seen.lift(basis),
+        seen.inner_products(),
+        seen.scatter(table),
+        seen.project_out(basis).inner_products(),
+        seen.times(basis),  # in other coordinates of the columns
+    )
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_products_are_those_of_the_matrices(size, rng, dtype):
     weights = clients(rng, size, dtype=dtype)
@@ -48,32 +64,30 @@ def test_products_are_those_of_the_matrices(size, rng, dtype):
         [s * up @ down for s, up, down in zip(scales, ups, downs, strict=True)],
         atol=1e-4 if not WIDE else 1e-12,
     )
-    seen = weights.clients()
+    seen = reduced(weights)
     assert isinstance(seen, LowRankClients) and seen.dtype == dtype
     dense = np.asarray(weights.dense(), np.float64)
     basis = np.linalg.qr(rng.normal(size=(seen.shape[2], 3)))[0].astype(dtype)
-    whole = np.asarray(seen.lift(jnp.asarray(basis)), np.float64)
+    table = np.abs(rng.normal(size=(len(dense),) * 2))
+    table = np.triu(table, 1) + np.triu(table, 1).T
+    found = all_products(seen, basis, table.astype(dtype))
+    whole, inner, scattered, projected, rows = (np.asarray(each, np.float64) for each in found)
     np.testing.assert_allclose(whole.T @ whole, np.eye(3), atol=1e-5)
     medoid = np.flatnonzero((np.asarray(seen.rows) == 0).all((1, 2)) & (np.asarray(seen.common_rows) == 0).all((1, 2)))
     assert medoid.size == 1
     shifted = dense - dense[medoid]
     scale = np.abs(shifted).max() ** 2 * shifted[0].size
     flat = shifted.reshape(len(dense), -1)
-    np.testing.assert_allclose(seen.inner_products(), flat @ flat.T, atol=tolerance(dtype) * scale)
-    table = np.abs(rng.normal(size=(len(dense),) * 2))
-    table = np.triu(table, 1) + np.triu(table, 1).T
+    np.testing.assert_allclose(inner, flat @ flat.T, atol=tolerance(dtype) * scale)
     scatter = sum(
         table[j, k] * (whole.T @ (dense[j] - dense[k]).T @ (dense[j] - dense[k]) @ whole)
         for j in range(len(dense))
         for k in range(j)
     )
-    found = basis.T @ np.asarray(seen.scatter(jnp.asarray(table, dtype))) @ basis
-    np.testing.assert_allclose(found, scatter, atol=tolerance(dtype) * np.abs(scatter).max())
+    np.testing.assert_allclose(basis.T @ scattered @ basis, scatter, atol=tolerance(dtype) * np.abs(scatter).max())
     outside = shifted - shifted @ whole @ whole.T
     flat = outside.reshape(len(dense), -1)
-    projected = seen.project_out(jnp.asarray(basis)).inner_products()
     np.testing.assert_allclose(projected, flat @ flat.T, atol=tolerance(dtype) * scale)
-    rows = np.asarray(seen.times(jnp.asarray(basis)), np.float64)  # in other coordinates of the columns
     along = shifted @ whole
     np.testing.assert_allclose(
         np.einsum("jqr,kqs->jkrs", rows, rows),
