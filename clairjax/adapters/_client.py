@@ -12,7 +12,7 @@ import numpy as np
 from ._config import CONFIG, refined_fields
 from ._folder import WEIGHTS, Folder
 from ._pool import scaled
-from ._products import Pair, balanced, distance, in_type, rank_within, spectrum, summed, tables_beside
+from ._products import Pair, Tables, balanced, distance, in_type, rank_within, spectrum, summed, tables_beside
 from ._refine import Refinement
 from ._shared import LARGE, Shared, Theirs, check_finite, relative
 from ._tensors import FLOATS, wide, write
@@ -128,11 +128,13 @@ def _part(refinement: Refinement, name: str, module: str, t: float, theirs: Thei
     ranks = mine, few[0].shape[1] - mine, len(theirs.known.rows)
     shares = np.repeat([t, 1 - t, (1 - t) * theirs.share], ranks)
     length, change = known.norm(shares), known.norm(shares - np.repeat([1.0, 0, 0], ranks))
-    exact, first = (up * shares, down), 0 if t else mine
-    factors = exact[0][:, first:], down[first:]
+    if not t:  # then its own is no part of it
+        up, down, shares = up[:, mine:], down[mine:], shares[mine:]
+        known = Tables(*(table[mine:, mine:] for table in known))
+    factors = up * shares, down
     # The median alone is cut already; what is large goes side by side, without loss.
-    if (first == 0 or theirs.own) and (refinement.rank is not None or factors[0].shape[1] <= LARGE):
-        found = spectrum(exact, known.weighed(shares))
+    if (t or theirs.own) and (refinement.rank is not None or len(shares) <= LARGE):
+        found = spectrum(factors, known.weighed(shares))
         needed = rank_within(found.values, refinement.tolerance * length)
         rank = refinement.rank_of(name, module) or needed
         factors = balanced(found, rank)

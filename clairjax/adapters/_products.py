@@ -45,8 +45,8 @@ class Spectrum(NamedTuple):
 def summed(parts: Iterable[tuple[float, Pair]]) -> Pair:
     """Σ c · up · down as one product."""
     parts = list(parts)
-    ups = [float(scale) * up.astype(np.float64) for scale, (up, _) in parts]
-    return np.hstack(ups), np.vstack([down.astype(np.float64) for _, (_, down) in parts])
+    ups = [up if scale == 1 else float(scale) * up for scale, (up, _) in parts]
+    return np.hstack(ups, dtype=np.float64), np.vstack([down for _, (_, down) in parts], dtype=np.float64)
 
 
 def inner_products(pairs: Sequence[Pair]) -> np.ndarray:
