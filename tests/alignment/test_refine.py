@@ -15,6 +15,7 @@ CLIENTS, OUT, IN, RANK = 8, 7, 6, 2
 MEMBERS = np.arange(CLIENTS) < 5
 
 refine_jit = jax.jit(refine, static_argnames=("rank", "shared", "shrink"))
+clients_of = jax.jit(DenseClients.centred)
 refit_jit = jax.jit(refit_members, static_argnums=(2, 3))
 
 
@@ -75,7 +76,7 @@ def test_no_row_space_is_the_members_mean_and_a_full_one_changes_nothing(problem
 
 def test_refit_is_principal_components_of_the_members(problem, dtype):
     weights, _ = problem
-    basis, found, by_gap, _ = refit_jit(DenseClients.centred(weights), jnp.asarray(MEMBERS, dtype), 4, RANK)
+    basis, found, by_gap, _ = refit_jit(clients_of(weights), jnp.asarray(MEMBERS, dtype), 4, RANK)
     assert not by_gap
     assert basis.dtype == dtype and basis.shape == (IN, 4) and int(found) == RANK
     assert not basis[:, RANK:].any()
@@ -87,17 +88,17 @@ def test_refit_is_principal_components_of_the_members(problem, dtype):
 @pytest.mark.parametrize(("bound", "cut_short"), [(1, True), (RANK, False), (4, False)])
 def test_a_rank_at_the_bound_is_cut_short_unless_the_rest_is_noise(problem, bound, cut_short):
     weights, _ = problem
-    found = refit_jit(DenseClients.centred(weights), jnp.asarray(MEMBERS, weights.dtype), bound, None)
+    found = refit_jit(clients_of(weights), jnp.asarray(MEMBERS, weights.dtype), bound, None)
     assert int(found.rank) == min(bound, RANK) and bool(found.cut_short) == cut_short
 
 
 def test_refit_finds_the_rank_and_does_not_see_the_others(problem):
     weights, _ = problem
     members = jnp.asarray(MEMBERS, weights.dtype)
-    basis, found, by_gap, _ = refit_jit(DenseClients.centred(weights), members, 4, None)
+    basis, found, by_gap, _ = refit_jit(clients_of(weights), members, 4, None)
     assert int(found) == RANK and not by_gap
     moved = jnp.where(MEMBERS[:, None, None], weights, 50 * weights[::-1])
-    again, found, *_ = refit_jit(DenseClients.centred(moved), members, 4, None)
+    again, found, *_ = refit_jit(clients_of(moved), members, 4, None)
     assert int(found) == RANK
     # The members' own digits: the others are in the same products, with weight zero.
     np.testing.assert_allclose(again @ again.T, basis @ basis.T, atol=rounding(weights.dtype, 1e4))
@@ -106,7 +107,7 @@ def test_refit_finds_the_rank_and_does_not_see_the_others(problem):
 def test_refit_of_one_member_has_no_directions(problem):
     weights, _ = problem
     basis, found, by_gap, _ = refit_jit(
-        DenseClients.centred(weights), jnp.asarray(np.arange(CLIENTS) == 3, weights.dtype), 4, None
+        clients_of(weights), jnp.asarray(np.arange(CLIENTS) == 3, weights.dtype), 4, None
     )
     assert int(found) == 0 and not basis.any() and not by_gap
 
@@ -123,19 +124,19 @@ def falling(rng, dtype, size, strong):
 def test_without_a_noise_floor_the_rank_is_at_the_plain_gap_and_said_to_be(rng, dtype, strong, max_rank):
     weights, _ = falling(rng, dtype, 20, strong)
     members = jnp.ones(6, dtype)
-    clients = DenseClients.centred(weights)
+    clients = clients_of(weights)
     basis, found, by_gap, _ = refit_jit(clients, members, max_rank, None)
     assert int(found) == strong and bool(by_gap) and not basis[:, strong:].any()
     # A rank that is given is taken, and so is the noise floor where there is one.
     assert int(refit_jit(clients, members, max_rank, 2).rank) == 2
     white = jnp.asarray(rng.normal(size=(6, 30, 20)), dtype).at[:, :, :strong].multiply(8)
-    _, found, by_gap, _ = refit_jit(DenseClients.centred(white), members, max_rank, None)
+    _, found, by_gap, _ = refit_jit(clients_of(white), members, max_rank, None)
     assert int(found) == strong and not by_gap
 
 
 def test_a_spectrum_that_falls_without_a_plain_gap_reaches_the_bound(rng, dtype):
     weights, _ = falling(rng, dtype, 20, 0)
-    _, found, by_gap, _ = refit_jit(DenseClients.centred(weights), jnp.ones(6, dtype), 4, None)
+    _, found, by_gap, _ = refit_jit(clients_of(weights), jnp.ones(6, dtype), 4, None)
     assert int(found) == 4 and not by_gap
 
 

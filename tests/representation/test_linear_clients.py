@@ -11,12 +11,14 @@ import pytest
 import reference_numpy as reference
 
 from clairjax import Status
-from clairjax.representation import LinearClients, Representation
+from clairjax.representation import LinearClients, Representation, _linear
 from clairjax.representation._data import validate_linear, validate_truth
-from clairjax.representation._linear import input_status, least_squares_heads, mean_distance, solve_positive
+from clairjax.representation._linear import input_status, mean_distance
 
 
 CLIENTS, FEATURES, RANK = 5, 6, 3
+
+least_squares_heads, solve_positive = jax.jit(_linear.least_squares_heads), jax.jit(_linear.solve_positive)
 
 
 @pytest.fixture(params=[20, 6, 4], ids=["Gram", "as many", "data"])
@@ -77,7 +79,7 @@ def test_positive_systems_at_any_scale(rng, dtype, scale, size):
         scale = scale**0.5
     root = rng.standard_normal((4, 3 * size + 3, size))
     matrix, right = scale * root.swapaxes(1, 2) @ root, rng.standard_normal((4, size))
-    found = solve_positive(jnp.asarray(matrix, dtype), jnp.asarray(right, dtype))
+    found = solve_positive(matrix.astype(dtype), right.astype(dtype))
     expected = np.linalg.solve(matrix, right[..., None])[..., 0]
     tolerance = 1e5 * float(jnp.finfo(dtype).eps)
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
@@ -92,7 +94,7 @@ def test_singular_systems_have_finite_solutions(rng, dtype, size):
     matrices = np.concatenate([ones, zero, lines @ lines.swapaxes(1, 2), most @ most.swapaxes(1, 2)])
     right = np.einsum("nij,nj->ni", matrices, rng.standard_normal((402, size)))  # each in its range
     right[0] = size
-    found = np.asarray(solve_positive(jnp.asarray(matrices, dtype), jnp.asarray(right, dtype)), float)
+    found = np.asarray(solve_positive(matrices.astype(dtype), right.astype(dtype)), float)
     np.testing.assert_allclose(found[0].sum(), size, rtol=1e-4)
     np.testing.assert_array_equal(found[1], 0)
     left = np.einsum("nij,nj->ni", matrices, found) - right

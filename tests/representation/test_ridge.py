@@ -11,13 +11,16 @@ import reference_numpy as reference
 
 from clairjax import Status
 from clairjax.data import LinearTasks
-from clairjax.representation import best_of_rank, fedrep, flute, local_ridge, truncated_ridge
+from clairjax.representation import _ridge, best_of_rank, fedrep, flute, local_ridge, truncated_ridge
 from clairjax.representation._linear import mean_distance
-from clairjax.representation._ridge import EVEN_SHARE, Spectra, cross_validated, posterior, residuals, truncate
+from clairjax.representation._ridge import EVEN_SHARE, Spectra
 
 
 REPLICATES = int(os.environ.get("CLAIRJAX_TEST_REPLICATES", "100"))
 CLIENTS, FEATURES, RANK = 7, 5, 2
+
+decomposed, truncate = jax.jit(Spectra.of), jax.jit(_ridge.truncate, static_argnums=1)
+cross_validated, posterior, residuals = map(jax.jit, (_ridge.cross_validated, _ridge.posterior, _ridge.residuals))
 
 
 @pytest.fixture(params=[12, 5, 3])
@@ -26,7 +29,7 @@ def data(request, rng):
 
 
 def spectra_of(data):
-    return Spectra.of(jnp.asarray(data.inputs), jnp.asarray(data.targets))
+    return decomposed(data.inputs, data.targets)
 
 
 def test_a_given_penalty_is_plain_ridge_and_truncation(data):
