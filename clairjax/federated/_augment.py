@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Num
 
+from .. import _validate
 from .._typing import Key
 
 
@@ -15,6 +16,8 @@ def crop_and_flip(
 
     **Args:** `images`, of whole numbers before they are scaled: zero is black then. `pad` ≥ 0.
 
+    **Raises:** `ValueError` for a `pad` below 0.
+
     **Source:** FLUTE's code (pad 4). CENTAUR's pads behind the scaling, so with grey.
 
     **Cost:** one gather: a slice for each image took two to three times as long on a CPU.
@@ -25,6 +28,7 @@ def crop_and_flip(
     (2, 8, 8, 1)
     >>> augmented = Local(augment=crop_and_flip)
     """
+    _validate.at_least(pad, "pad", 0)
     batch, height, width, channels = images.shape
     place_key, flip_key = jax.random.split(key)
     shift = jax.random.randint(place_key, (batch, 2, 1), -pad, pad + 1, jnp.int32)

@@ -35,10 +35,10 @@ def check_model(model: Any, federation: Federation) -> None:
 
 
 def check_devices(devices: Any) -> tuple[jax.Device, ...]:
-    if not isinstance(devices, Sequence) or not devices or not all(isinstance(each, jax.Device) for each in devices):
-        got = "none" if isinstance(devices, Sequence) and not devices else repr(devices)
-        raise _validate.fail("devices", "one JAX device or several in a list", got)
-    return tuple(devices)
+    found = devices if isinstance(devices, Sequence) else ()
+    if not found or len(set(found)) < len(found) or not all(isinstance(each, jax.Device) for each in found):
+        raise _validate.fail("devices", "a list of JAX devices, at least one and each once", repr(devices))
+    return tuple(found)
 
 
 def check_sampler(sampler: Sampler, clients: int) -> None:

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from clairjax.federated import crop_and_flip
 
@@ -30,3 +31,8 @@ def test_nothing_moves_without_padding_but_by_flips(rng):
     found = np.asarray(crop_and_flip(jnp.asarray(images), key=jax.random.key(2), pad=0))
     same, mirrored = (np.isclose(found, each).all((1, 2, 3)) for each in (images, images[:, :, ::-1]))
     assert (same ^ mirrored).all() and 0 < same.sum() < 20
+
+
+def test_padding_below_zero_is_refused():
+    with pytest.raises(ValueError, match=r"pad must be an integer of at least 0, got -1\."):
+        crop_and_flip(jnp.zeros((2, 4, 5, 1), jnp.uint8), key=jax.random.key(1), pad=-1)

@@ -28,7 +28,11 @@ def run(clients, strategy=None, model=None, **more):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"devices": []}, r"devices must be one JAX device or several in a list, got none\."),
+        ({"devices": []}, r"devices must be a list of JAX devices, at least one and each once, got \[\]\."),
+        (
+            {"devices": jax.devices()[:1] * 2},
+            r"devices must be a list of JAX devices, at least one and each once, got",
+        ),
         (
             {"model": lambda images, *, key=None: jnp.zeros((len(images), 4), "float32")},
             r"model must be one with floating arrays to train, got none in a function\.",
@@ -45,7 +49,7 @@ OTHER_TYPES = {
     "train(None, FedAvg(), None, rounds=1, key=0)": "key must be one key, as jax.random.key(seed) gives, got 0.",
     "train(None, FedAvg(), None, rounds=1, key=None)": "key must be one key, as jax.random.key(seed) gives, got None.",
     "train(None, FedAvg(), None, rounds=1, key=many)": "key must be one key, as jax.random.key(seed) gives, got 3 of them.",  # noqa: E501
-    "check_devices(['cpu'])": "devices must be one JAX device or several in a list, got ['cpu'].",
+    "check_devices(['cpu'])": "devices must be a list of JAX devices, at least one and each once, got ['cpu'].",
     "prepared(DPFedAvg(0.1), None, 1)": "privacy must be a Privacy, got 0.1.",
     "FedAvg(5)": "local must be a Local, got 5.",
     "FedRep(tune=1.5)": "tune must be an integer of at least 0, got 1.5.",

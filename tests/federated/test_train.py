@@ -43,15 +43,39 @@ def wider(split, more, filling):
     return eqx.tree_at(lambda s: s.rows, split, jnp.asarray(padded))
 
 
+PRIVATE = federated.Privacy(0.1, noise_multiplier=0.5)
+STRATEGIES = {
+    "FedRep": lambda local: federated.FedRep(local, head_epochs=2),
+    "FedAvgFT": lambda local: federated.FedAvgFT(local, tune=1),
+    "FedRoD": federated.FedRoD,
+    "FedCP": federated.FedCP,
+    "Flute": lambda local: Flute(local, head_epochs=1),
+    "StandAlone": federated.StandAlone,
+    "Clair": lambda local: federated.Clair(local, layers=lambda m: m.dense, own=lambda m: m.head),
+    "DPFedAvg": lambda local: federated.DPFedAvg(PRIVATE, local, tune=1),
+    "PMTL": lambda local: federated.PMTL(PRIVATE, local, epochs=1, tune=1),
+    "PPSGD": lambda local: federated.PPSGD(PRIVATE, local, own=local, tune=1),
+    "Centaur": lambda local: federated.Centaur(PRIVATE, local, head_epochs=1, tune=1),
+}
+NAMES = [pytest.param(name, marks=() if name == "FedRep" else pytest.mark.slow) for name in STRATEGIES]
+
+
 @pytest.mark.parametrize("batch", [4, None])
-def test_padding_changes_no_bit(clients, batch):
-    """Neither its length nor what is in it."""
-    padded = eqx.tree_at(
-        lambda c: (c.train, c.test), clients, (wider(clients.train, 7, 11), wider(clients.test, 3, 5))
-    )
-    assert len(set(np.asarray(clients.counts).tolist())) > 2
-    strategy = federated.FedRep(fleet.local(batch), head_epochs=2)
-    same(run(clients, strategy), run(padded, strategy))
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_changes_no_bit(rng, name, batch):
+    """Neither its length nor what is in it: with clients of one sample or class, and of no test samples."""
+    images, labels = fleet.images(rng, 60)
+    places = rng.permutation(60)
+    own = [places[:1], places[1:3], places[3:10], places[10:23], np.flatnonzero(labels == 2)[:5]]
+    tests = [places[23:25], places[:0], places[25:30], places[30:31], places[:0]]
+    train, test, none = (data.Split.of(rows) for rows in (own, tests, [places[:0]] * 5))
+    pool = jnp.asarray(images)[..., None], jnp.asarray(labels, jnp.int32)
+    clients = data.Federation(*pool, train, test, none, fleet.CLASSES)
+    padded = data.Federation(*pool, wider(train, 7, 59), wider(test, 3, 58), wider(none, 2, 57), fleet.CLASSES)
+    strategy = STRATEGIES[name](fleet.local(batch))
+    one, other = (run(each, strategy, rounds=2, sampler=None) for each in (clients, padded))
+    same(one, other)
+    assert np.isnan(one.client_accuracies).all(0).tolist() == [False, True, False, False, True]
 
 
 class Killed(Exception):
