@@ -2,7 +2,9 @@
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -93,6 +95,22 @@ def begin(asked: Asked, store: Store, part: tuple[int, int], status: str) -> Beg
         entries = {cell_id(cell): _entry(cell, program, device.platform) for cell, program in programs.items()}
         if store.claim(_arguments(asked.key, width, asked.arguments, device), entries, about):
             return Begun(store, programs, blocks, width)
+
+
+@contextmanager
+def told(store: Store, started: float) -> Iterator[None]:
+    """The manifest is written now and at the end, then with how it ended and how long all calls together took."""
+    store.write_manifest()
+    before, status = store.manifest.get("wall_seconds", 0.0), "failed"
+    try:
+        yield
+        status = "complete"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        store.manifest |= {"status": status, "wall_seconds": before + time.perf_counter() - started}
+        store.write_manifest()
 
 
 def _check(key: Array, replicates: int, lane_width: int | None, devices: Sequence[jax.Device]) -> None:

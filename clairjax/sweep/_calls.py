@@ -16,7 +16,7 @@ import numpy as np
 from .._cores import cores
 from .._progress import Progress
 from .._validate import fail, is_integer
-from ._begin import check_part, circumstances, recorded
+from ._begin import check_part, circumstances, recorded, told
 from ._execute import threads
 from ._plan import Cell, cell_id, cell_record, check_cells, check_names, labels, part_of
 from ._processor import processor, several, tally
@@ -66,10 +66,8 @@ def run_calls(
     """
     started = time.perf_counter()
     cells, store = _begin(replicate, cells, replicates, out, arguments, "running")
-    store.write_manifest()
-    before, status = store.manifest.get("wall_seconds", 0.0), "failed"
     done: dict[tuple[int, Cell], Block] = {}
-    try:
+    with told(store, started):
         with Progress(len(cells) * replicates, progress) as bar:
             names = labels(cells)
             every = [(number, cell) for number in range(replicates) for cell in cells]
@@ -78,13 +76,6 @@ def run_calls(
                 bar.show(names[cell] or "replicate")
                 bar.advance(1)
         results = _results(done, cells, replicates, store)
-        status = "complete"
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    finally:
-        store.manifest |= {"status": status, "wall_seconds": before + time.perf_counter() - started}
-        store.write_manifest()
     if (mixed := several(store.manifest["processors"])) is not None:
         warnings.warn(mixed, stacklevel=2)
     return results

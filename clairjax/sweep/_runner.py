@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .._cores import cores
 from .._progress import Progress
-from ._begin import Asked, Begun, asked, begin, check_part
+from ._begin import Asked, Begun, asked, begin, check_part, told
 from ._execute import CellRun, Executor, threads
 from ._plan import Cell, labels, replicates_in
 from ._processor import several, tally
@@ -97,28 +97,19 @@ def run(
     sweep = asked(replicate, cells, key, replicates, lane_width, arguments, devices)
     begun = begin(sweep, Store(out), (0, 1), "running")
     store = begun.store
-    store.write_manifest()
-    before = store.manifest.get("wall_seconds", 0.0)
     finished: dict[Cell, CellRun] = {}
-    status = "failed"
-    try:
-        with Progress(len(sweep.cells) * replicates, progress) as bar:
-            bar.show("prepare")
-            executor = _executor(sweep, begun, bar)
-            # Programs are compiled side by side and ahead of the cell that runs: compiling is most of a short sweep.
-            with threads(cores()) as compilers:
-                prepared = [executor.prepare(cell, begun.programs[cell], compilers) for cell in begun.blocks]
-                for one in prepared:
-                    finished[one.cell] = executor.run(one)
-                    store.write_manifest()
-        status = "complete"
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    finally:
-        store.manifest |= {"status": status, "wall_seconds": before + time.perf_counter() - started}
-        store.manifest["processors"] = tally(each for result in finished.values() for each in result.processors)
-        store.write_manifest()
+    with told(store, started), Progress(len(sweep.cells) * replicates, progress) as bar:
+        bar.show("prepare")
+        store.manifest["processors"] = []
+        executor = _executor(sweep, begun, bar)
+        # Programs are compiled side by side and ahead of the cell that runs: compiling is most of a short sweep.
+        with threads(cores()) as compilers:
+            prepared = [executor.prepare(cell, begun.programs[cell], compilers) for cell in begun.blocks]
+            for one in prepared:
+                finished[one.cell] = executor.run(one)
+                known = (each for result in finished.values() for each in result.processors)
+                store.manifest["processors"] = tally(known)
+                store.write_manifest()
     if (mixed := several(store.manifest["processors"])) is not None:
         warnings.warn(mixed, stacklevel=2)
     return Results(
