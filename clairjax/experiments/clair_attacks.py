@@ -21,10 +21,11 @@ from ._table import Row, Tabulated, rows_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# How far the colluders go, in distances of two honest clients; and the share of the widest step that shows no gap.
+# How far the colluders go, in distances of two honest clients; the share of the widest step that shows no gap; and the
+# jitter of near copies, in honest distances.
 DISTANCES = (0.1, 0.25, 0.4, 0.55, 0.7, 1.0, 1.5, 2.5)
 STEPS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
-JITTER = 0.01  # of the noise, of near copies
+JITTERS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6)
 QUIET = 0.15  # share of their own noise that quiet colluders keep
 CLAIM = 100  # times the samples that they have
 
@@ -73,7 +74,7 @@ class Known(NamedTuple):
         return jnp.sqrt(2 * jnp.sum(honest * apart**2) / (honest.sum() - 1))
 
 
-def _ladder(known: Known, _: Array, step: Array) -> Array:
+def _ladder(known: Known, step: Array) -> Array:
     """Each colluder a step further out than the last, so that no gap is wider than the spread below it."""
     out, in_ = known.shift.shape
     narrow = 3 / jnp.sqrt(jnp.asarray(out * (in_ - RANK), step.dtype))
@@ -85,21 +86,22 @@ def _ladder(known: Known, _: Array, step: Array) -> Array:
     return known.moved(known.reports, jnp.stack(places)[:, None, None], known.shift[None])
 
 
-def _near_copies(known: Known, distance: Array, _: Array) -> Array:
-    """Of one honest client, as near as `distance` of the jitter: to deny a majority, or to count more than once."""
-    jitter = JITTER * distance * known.honest_distance
-    return jnp.where(known.colluders > 0, known.reports[:1] + jitter * known.own, known.reports)
+def _near_copies(known: Known, jitter: Array) -> Array:
+    """Of one honest client: to deny a majority, or to count more than once."""
+    step = jitter * known.honest_distance
+    return jnp.where(known.colluders > 0, known.reports[:1] + step * known.own, known.reports)
 
 
 ATTACKS = {
     "ladder": _ladder,
-    "one shift": lambda known, distance, _: known.moved(known.reports, distance, known.shift[None]),
-    "one shift, quiet": lambda known, distance, _: known.moved(known.quieter(QUIET), distance, known.shift[None]),
-    "one shift of rank 1": lambda known, distance, _: known.moved(known.reports, distance, known.line[None]),
-    "a shift each": lambda known, distance, _: known.moved(known.reports, distance, known.own),
+    "one shift": lambda known, distance: known.moved(known.reports, distance, known.shift[None]),
+    "one shift, quiet": lambda known, distance: known.moved(known.quieter(QUIET), distance, known.shift[None]),
+    "one shift of rank 1": lambda known, distance: known.moved(known.reports, distance, known.line[None]),
+    "a shift each": lambda known, distance: known.moved(known.reports, distance, known.own),
     "near copies of a client": _near_copies,
-    "false claim": lambda known, distance, _: known.moved(known.quieter(CLAIM**-0.5), distance, known.shift[None]),
+    "false claim": lambda known, distance: known.moved(known.quieter(CLAIM**-0.5), distance, known.shift[None]),
 }
+STRENGTHS = dict.fromkeys(ATTACKS, DISTANCES) | {"ladder": STEPS, "near copies of a client": JITTERS}
 
 
 def replicate(key: Key, cell: Cell) -> dict[str, Array]:
@@ -123,8 +125,9 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
         unit(line[:, :1] @ line[:1] @ outside),
         unit(own),
     )
-    strengths = jnp.asarray(DISTANCES, dtype), jnp.asarray(STEPS, dtype)
-    attacked = jnp.stack([jax.vmap(partial(attack, known))(*strengths) for attack in ATTACKS.values()])
+    attacked = jnp.stack(
+        [jax.vmap(partial(ATTACKS[name], known))(jnp.asarray(each, dtype)) for name, each in STRENGTHS.items()]
+    )
     claims = jnp.where(jnp.asarray([name == "false claim" for name in ATTACKS])[:, None], CLAIM * ~honest, 0)
     samples = jnp.where(claims > 0, claims, 1).astype(dtype)
 
@@ -147,7 +150,7 @@ def replicate(key: Key, cell: Cell) -> dict[str, Array]:
 def worst(results: Results[Cell]) -> list[Row[Cell]]:
     """A row for each cell and attack, at the distance that costs the honest clients most."""
     attacks = (each for row in rows_of(results) for each in row.along(attack=ATTACKS))
-    places = (each.along(distance=STEPS if each.get("attack") == "ladder" else DISTANCES) for each in attacks)
+    places = (each.along(distance=STRENGTHS[each.get("attack")]) for each in attacks)
     return [max(rows, key=lambda row: row.mean("clair").value) for rows in places]
 
 
@@ -160,8 +163,7 @@ TABLE = Tabulated[Cell](
         ("nobody", lambda row: row.mean("nobody").value, 2),
     ),
     (
-        "Worst at: distances of two honest clients; of the ladder, the share of the widest step that shows no gap; of "
-        f"near copies, times {JITTER:g}.",
+        "Worst at: distances of two honest clients; of the ladder, the share of the widest step that shows no gap.",
         f"Quiet colluders keep {QUIET:g} of their noise. A false claim: {CLAIM} times the samples, the noise of so "
         "many, and one shift.",
         "Label oracle: refinement with the true set and the true row space.",
