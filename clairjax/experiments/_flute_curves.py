@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FIRST = 5  # the figure of the first partition
 EVERY = 5  # rounds between evaluations
-PANELS = {"curve": "accuracy (%)", "global_nc2": "Global NC2", "local_nc2": "Averaged Local NC2"}
+PANELS = {"curve": "accuracy before tuning (%)", "global_nc2": "Global NC2", "local_nc2": "Averaged Local NC2"}
 
 
 def gap(rows: list[Row[Cell]], name: str) -> Estimate | None:
