@@ -47,11 +47,12 @@ hypothesis.settings.load_profile("clairjax")
 
 
 @pytest.fixture(autouse=True)
-def _compiled_as_it_pays(request):
-    """Slow tests, and those marked `optimised`, run for longer than they compile."""
+def _compiled_as_it_pays(request, monkeypatch):
+    """Slow tests, and those marked `optimised`, run for longer than they compile; so do the processes they start."""
     before = jax.config.read("jax_disable_most_optimizations")
     if any(request.node.iter_markers("slow")) or any(request.node.iter_markers("optimised")):
         jax.config.update("jax_disable_most_optimizations", False)
+        monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
     yield
     jax.config.update("jax_disable_most_optimizations", before)
 
