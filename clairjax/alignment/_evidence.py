@@ -70,7 +70,7 @@ def evidence(weights: LowRankMatrices | tuple[Numbers, Numbers] | Shaped[Numbers
         held = values > _cut(values.dtype) * values[:, -1:]
         spaces = xp.matmul(xp.where(held[:, None], vectors, 0), vectors.swapaxes(1, 2))
         own = weights / divisor(xp.sqrt((weights * weights).sum((1, 2))))[:, None, None]
-        share = _shares(_near(_inner(own.reshape(count, -1))), own.dtype)
+        share = _shares(_inner(own.reshape(count, -1)))
         own = own - (share[:, None, None] * own).sum(0)[None]
         own_grams = xp.matmul(own.swapaxes(1, 2), own)
         tables = (_inner(each.reshape(count, -1)) for each in (weights, grams, spaces, own_grams))
@@ -96,7 +96,7 @@ def of_factors(up: Float[Numbers, "clients out rank"], down: Float[Numbers, "cli
         unit = values / divisor(xp.sqrt((values * values).sum(1)))[:, None]
         cosines = _by_pair(unit.reshape(-1, 1) * along * across * unit.reshape(1, -1), count)
         start = right[xp.argmax(cosines.sum(1))][:COMMON]
-        own = _own_rows(left, unit[..., None] * right, _shares(_near(cosines), cosines.dtype), start)
+        own = _own_rows(left, unit[..., None] * right, _shares(cosines), start)
         own = _inner(own.reshape(-1, own.shape[2]))
         tables = (weighed * across, weighed * weighed, along * along, own * own)
         return _evidence(out, *(_by_pair(each, count) for each in tables))
@@ -168,10 +168,11 @@ def _near(cosine: Either) -> Either:
     return others & (apart <= xp.maximum(xp.where(xp.isfinite(usual), NEAR_COPY**2 * usual, 0), rounding))
 
 
-def _shares(near: Either, dtype: Any) -> Either:
-    """Of the mean, where those who sent the same have one share together."""
-    share = 1 / (1 + near.sum(1)).astype(dtype)
-    return share / share.sum()
+def _shares(cosine: Either) -> Either:
+    """Of the mean, where those who sent the same have one share together, and who sent zeros has none."""
+    xp: Any = cosine.__array_namespace__()
+    share = xp.where(xp.diagonal(cosine) > 0, 1 / (1 + _near(cosine).sum(1)).astype(cosine.dtype), 0)
+    return share / divisor(share.sum())
 
 
 def _inner(rows: Float[Numbers, "vectors entries"]) -> Float[Numbers, "vectors vectors"]:
