@@ -114,7 +114,7 @@ def clair(
     **Limits**, with figures under "Limits of clair" on the results page:
 
     - Colluders who know all reports cost the benign clients little, as long as they are a minority.
-    - A tight group of half of the clients denies a majority, whoever is in it.
+    - A tight group of half of the clients, apart from the others, denies a majority, whoever is in it.
     - A client is never judged by its part inside the row space. So contaminated clients that share a row space of
       their own may be members, and the rank found is that of the sum. Give `rank` if you know it.
     - `samples` are claims, and a false claim is trusted.

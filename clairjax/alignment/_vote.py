@@ -10,6 +10,7 @@ from ._contrasts import pair_index
 from ._distances import Distances, tight_groups
 from ._influence import influence
 from ._majority import votes_needed
+from ._median import median
 
 
 # Widths that noise does not reach, in units of 1/√freedom: √2 standard deviations of the log distance of two clients
@@ -68,8 +69,9 @@ def majority_vote(
     of the log distance of two clients that differ by noise. The threshold is at most `FAR` times the (h + 1)-th of the
     m_k. Without a wide gap, and with nobody so far out, everyone is a member.
 
-    No majority is identified if half of the clients are members in tight groups of a third or more. The others may
-    be contaminated as well. Copies, exact or near, are no group.
+    No majority is identified if half of the clients are members in tight groups of a third or more that stand apart.
+    The others may be contaminated as well. A group is not apart where it is as far from the others as these are from
+    each other: whoever is honest, all belong. Copies, exact or near, are no group.
 
     **Args:** `off_subspace`, ‖D_jk P⊥‖_F in units of the pair's noise; `separations`, ‖D_jk‖_F; `freedom`, q(p − r);
     `vote_share`; `variances`, of the clients' noise.
@@ -81,9 +83,21 @@ def majority_vote(
     groups = tight_groups(found)
     ballot = vote(off_subspace, _first_gap(off_subspace, found, variances), vote_share)
     third, half = max(2, -(-count // 3)), -(-count // 2)
-    grouped = (ballot.members & (groups >= third)).sum(dtype=jnp.int32)
+    grouped = ballot.members & (groups >= third)
+    grouped = (grouped & _apart(found, ballot.members & ~grouped)).sum(dtype=jnp.int32)
     weights = influence(off_subspace, found, groups, ballot.members, variances)
     return ballot._replace(majority=ballot.majority & (grouped < half), influence=weights, exact=found.exact)
+
+
+def _apart(found: Distances, others: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
+    """Who is not as far from the middle one of `others` as these are from each other; all, if they are few.
+
+    Copies of one are one. Who is in the middle of strangers is nearer to each of them than they are to each other.
+    """
+    own = jnp.eye(len(others), dtype=bool)
+    others = others & ~jnp.any(found.copies & others[None] & jnp.tri(len(others), k=-1, dtype=bool), axis=1)
+    away = median(found.table, others[None] & ~own)
+    return (jnp.abs(away - median(away, others)) > GAP * found.deviation) | (others.sum() < 2)
 
 
 def _first_gap(

@@ -91,6 +91,18 @@ def test_colluders_beside_one_client_deny_no_majority(jitter, problem, rng):
         np.testing.assert_array_equal(found.influence[4:], 1)
 
 
+@pytest.mark.parametrize("jitter", [0.2, 0.6])
+def test_colluders_that_are_half_with_the_client_beside_them_deny_no_majority(jitter, problem, rng):
+    """They are as far from the others as these are from each other: whoever is honest, all belong."""
+    refined = oracle = 0.0
+    for reports, truth, outside in zip(*problem, strict=True):
+        beside = reports[4] + jitter * NOISE * rng.normal(size=reports.shape)
+        each = errors(np.where(HONEST[:, None, None], reports, beside), truth, outside)
+        refined, oracle = refined + each[0], oracle + each[1]
+        assert each[2].status == Status.converged and each[2].members.all()
+    assert refined < 1.3 * oracle
+
+
 def test_honest_clients_of_unequal_noise_keep_what_is_better(problem, rng):
     """Eight with much noise, two with little, and nobody says so: the two would lose by the mean."""
     for reports, truth, _ in zip(*problem, strict=True):
