@@ -232,7 +232,10 @@ def _dual_square(
 def contrast_products(
     clients: Clients, basis: Float[Array, " in columns"]
 ) -> tuple[Float[Array, "clients out columns"], Float[Array, "clients clients columns columns"]]:
-    """W_k B for each client, and (D_g B)ᵀ(D_g B) for each pair, in its diagonal and in the mean of both orders."""
+    """W_k B for each client, and (D_g B)ᵀ(D_g B) for each pair g = (j, k).
+
+    Off its diagonal the latter is right only as the mean of (j, k) and (k, j). A sum over pairs sees no more.
+    """
     rows = clients.times(basis)
     count, out, columns = rows.shape
     flat = rows.transpose(0, 2, 1).reshape(count * columns, out)
@@ -248,7 +251,7 @@ def _pair_grams(
 ) -> Float[Array, "tables columns columns"]:
     """Σ_g v_g diag(s_g) (D_g B)ᵀ(D_g B) diag(s_g) over pairs, for each table v and the same scales s.
 
-    A product of matrices, since XLA takes no sum on a CPU with more than a number at once.
+    The sum is a product of matrices: on a CPU, XLA adds one number at a time in a sum.
     """
     products = scales[..., :, None] * scales[..., None, :] * cross
     flat = products.reshape(-1, scales.shape[2] ** 2)

@@ -102,24 +102,23 @@ def _by_patches(
     """The outputs at the four places of each window, and by how much equal outputs differ there: not at all."""
     out, _, size, _ = weight.shape
     # Two steps, across and then down: squares of few channels took twice as long in a single step.
-    across = jnp.stack([_beside(images, 2, start, size, columns) for start in (0, 1)])
-    squares = jnp.stack([_beside(across, 2, start, size, rows) for start in (0, 1)])
+    across = jnp.stack([_beside(images, start, size, columns) for start in (0, 1)])
+    squares = jnp.stack([_beside(across, start, size, rows) for start in (0, 1)])
     flat = weight.transpose(0, 2, 3, 1).reshape(out, -1)
     outputs = _product(squares.reshape(-1, flat.shape[1]), flat).reshape(4, -1, out)
     return outputs, jnp.zeros((1, 1), outputs.dtype)
 
 
-def _beside(images: Array, axis: int, start: int, size: int, windows: int) -> Array:
-    """What a kernel sees along an axis, one after another in the last axis, for every second place from `start`."""
+def _beside(images: Array, start: int, size: int, windows: int) -> Array:
+    """What a kernel sees along the third axis, from every second place on; entries stand side by side in the last."""
     starts = range(start, start + size)
-    seen = [lax.slice_in_dim(images, first, first + 2 * windows - 1, 2, axis) for first in starts]
+    seen = [lax.slice_in_dim(images, first, first + 2 * windows - 1, 2, 2) for first in starts]
     return jnp.concatenate(seen, -1)
 
 
 @jax.custom_vjp
 def _product(rows: Float[Array, "places entries"], flat: Float[Array, "out entries"]) -> Float[Array, "places out"]:
-    """rows · flatᵀ, the gradient by `flat` as gᵀ · rows: what automatic differentiation makes took three times as
-    long."""
+    """rows · flatᵀ, with gᵀ · rows as the gradient by `flat`. Automatic differentiation's took three times as long."""
     return lax.dot_general(rows, flat, (((1,), (1,)), ((), ())))
 
 
