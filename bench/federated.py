@@ -88,7 +88,7 @@ def ours(strategy: Any, model: Any, images: np.ndarray, labels: np.ndarray, rows
     zero, one = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
     arguments = strategy, sampler, federation, place, zero, one, 1, tuple(jax.devices()), jax.random.key(1)
     start = time.perf_counter()
-    compiled = _rounds.program().lower(*arguments).compile()
+    compiled = _rounds.program(_rounds.advance).lower(*arguments).compile()
     seconds = time.perf_counter() - start
     run = lambda: jax.block_until_ready(compiled(*arguments))
     run()

@@ -17,6 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from clairjax import Penalty, _compile, decompose
 from clairjax._compile import compiled, cpu_options
 from clairjax.alignment import _factored
+from clairjax.experiments import EXPERIMENTS
 from clairjax.models import _conv
 
 
@@ -126,6 +127,28 @@ def no_cache():
     yield
     jax.config.update("jax_enable_compilation_cache", before)
     compilation_cache.reset_cache()
+
+
+@pytest.mark.slow
+def test_less_of_llvm_is_still_worth_it(key, no_cache):
+    """Of the linear CENTAUR in a sweep; the numbers stay the same to the last digits."""
+    experiment = EXPERIMENTS["centaur-linear"]
+    cells = experiment.presets["smoke"].cells[:1]
+    replicate = experiment.prepared(cells)
+    keys = jax.random.split(key, 16)
+    lanes = jax.jit(jax.vmap(lambda key: replicate(key, cells[0]))).lower(keys)
+    all_of_it = {name: value for name, value in cpu_options().items() if name != "xla_backend_optimization_level"}
+    assert all_of_it != cpu_options()
+
+    def compiled_in(options):
+        start = time.process_time()
+        program = lanes.compile(options)
+        return time.process_time() - start, program(keys)
+
+    (less, found), (more, expected) = compiled_in(cpu_options()), compiled_in(all_of_it)
+    assert less < 0.5 * more
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9)
 
 
 @pytest.mark.slow

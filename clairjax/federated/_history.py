@@ -12,7 +12,7 @@ from .._status import Status
 from .._typing import Key
 from ..data import Federation
 from ..privacy import Ledger
-from ._rounds import Place, scores
+from ._rounds import Place, program, scores
 from ._strategy import Strategy, one_client
 
 
@@ -103,15 +103,13 @@ def evaluate(run: History, strategy: Strategy | None = None) -> Float[np.ndarray
     """
     place = Place(run.server, run.states)
     devices = tuple(jax.local_devices()[:1])
-    right = _scores(run.strategy if strategy is None else strategy, run.federation, place, devices, run.key)
+    strategy = run.strategy if strategy is None else strategy
+    right = program(scores)(strategy, run.federation, place, devices, run.key)
     counts = np.asarray(run.federation.test.counts)
     return np.asarray(right.test) / np.where(counts > 0, counts, np.nan)
 
 
-_scores = eqx.filter_jit(scores)
-
-
-@eqx.filter_jit
+@eqx.filter_jit  # without options, which JAX refuses where something around is traced
 def _personal(strategy: Strategy, federation: Federation, place: Place, number: Array, key: Key) -> Any:
     state = jax.tree.map(lambda leaf: leaf[number] if eqx.is_array(leaf) else leaf, place.states)
     return strategy.personal(place.server, state, one_client(federation, number), key=jax.random.fold_in(key, number))

@@ -40,10 +40,10 @@ class Scores(NamedTuple):
 
 
 @functools.cache  # made when it is first asked for: an import starts no device
-def program() -> Callable[..., tuple[Place, Float[Array, " capacity"], Scores]]:
-    """`advance` as one compiled program for each strategy and shape of the data; arrays are traced."""
+def program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as one compiled program for each strategy and shape of the data; arrays are traced."""
     options = cpu_options() if jax.default_backend() == "cpu" else None
-    return eqx.filter_jit(advance, compiler_options=options)  # type: ignore[call-overload]
+    return eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
 
 
 def advance(

@@ -20,7 +20,7 @@ from ._check import check_devices, check_model, check_sampler, check_trees
 from ._checkpoint import Checkpoint, restored
 from ._history import History
 from ._private import prepared, spent
-from ._rounds import Place, Sampler, Scores, program
+from ._rounds import Place, Sampler, Scores, advance, program
 from ._strategy import Cohort, Strategy
 
 
@@ -110,7 +110,8 @@ def train(
             first = max(done, 0)
             count = 0 if done < 0 else min(every - first % every, rounds - first)
             numbers = jnp.asarray(first, jnp.int32), jnp.asarray(count, jnp.int32)
-            state, losses, scores = program()(strategy, who, clients, record.place, *numbers, every, devices, run_key)
+            onwards = record.place, *numbers, every, devices, run_key
+            state, losses, scores = program(advance)(strategy, who, clients, *onwards)
             done = first + count
             record.add(done, state, np.asarray(losses)[:count], scores)
             checkpoint.write(done, record.tree())

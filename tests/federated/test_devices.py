@@ -17,7 +17,7 @@ import numpy as np
 jax.config.update("jax_enable_x64", True)
 import fleet
 from clairjax import federated
-from clairjax.federated import Centaur, Flute, Privacy
+from clairjax.federated import Centaur, Clair, Flute, Privacy
 
 clients = fleet.federation(np.random.default_rng(1), clients=10)
 model = jax.tree.map(lambda leaf: leaf.astype("float64"), fleet.network())
@@ -25,10 +25,11 @@ found = {}
 for name, strategy in {
     "Flute": Flute(fleet.local()),
     "Centaur": Centaur(Privacy(0.1, noise_multiplier=0.5), fleet.local(), head_epochs=2, tune=1),
+    "Clair": Clair(fleet.local(), layers=lambda model: model.dense, own=lambda model: model.head),
 }.items():
     for devices in (1, 8):
-        run = federated.train(model, strategy, clients, rounds=4, key=jax.random.key(2), sampler=5 if name == "Flute"
-                              else None, evaluate_every=2, devices=jax.devices()[:devices])
+        run = federated.train(model, strategy, clients, rounds=4, key=jax.random.key(2), evaluate_every=2,
+                              sampler=None if name == "Centaur" else 5, devices=jax.devices()[:devices])
         found[f"{name} {devices}"] = [run.accuracies.tolist(), run.losses.tolist(),
                                       [float(abs(leaf).sum()) for leaf in jax.tree.leaves(run.server)]]
 print(json.dumps(found))
@@ -49,6 +50,6 @@ def test_eight_devices_give_the_numbers_of_one():
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    for name in ("Flute", "Centaur"):
+    for name in ("Flute", "Centaur", "Clair"):
         for one, eight in zip(found[f"{name} 1"], found[f"{name} 8"], strict=True):
             np.testing.assert_allclose(one, eight, rtol=1e-9)

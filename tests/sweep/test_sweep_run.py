@@ -179,7 +179,7 @@ def test_different_arguments_in_the_same_folder_are_named(tmp_path, name):
     run(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["jax", "jaxlib", "device", "jax_enable_x64"])
+@pytest.mark.parametrize("name", ["jax", "jaxlib", "compiler_options", "device", "jax_enable_x64"])
 def test_a_folder_from_another_machine_is_refused_by_name(tmp_path, name):
     run(tmp_path)
     path = tmp_path / "manifest.json"
