@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from .. import _validate
 from .._progress import Progress
@@ -189,8 +189,7 @@ class _Record:
     def history(self, strategy: Strategy, clients: Federation, sampler: Sampler, key: Any) -> History:
         right = np.stack(self._right)
         losses = np.concatenate(self._losses)
-        leaves = jax.tree.leaves(eqx.filter(self.place, eqx.is_inexact_array))
-        finite = all(bool(jnp.isfinite(leaf).all()) for leaf in leaves) and not np.isinf(losses).any()
+        finite = bool(_finite(eqx.filter(self.place, eqx.is_inexact_array))) and not np.isinf(losses).any()
         rounds = self._rounds[-1]
         with np.errstate(invalid="ignore"):
             each = right[:, 0] / np.where(self._tests > 0, self._tests, np.nan)
@@ -209,6 +208,11 @@ class _Record:
             key,
             self._stacked(),
         )
+
+
+@jax.jit
+def _finite(tree: PyTree) -> Bool[Array, ""]:
+    return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
 def _share(right: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -136,6 +136,16 @@ def test_a_folder_of_another_run_is_refused(clients, tmp_path, changed, named):
         run(clients, **first | changed)
 
 
+@pytest.mark.parametrize("package", ["clairjax", "jax"])
+def test_a_folder_of_another_version_is_refused(clients, tmp_path, monkeypatch, package):
+    """A run that goes on by other code would be of neither."""
+    run(clients, rounds=2, out=tmp_path)
+    version = federated._checkpoint.version
+    monkeypatch.setattr(federated._checkpoint, "version", lambda name: "0" if name == package else version(name))
+    with pytest.raises(ValueError, match=rf"holds another run: {package} must be .*, got 0\."):
+        run(clients, rounds=2, out=tmp_path)
+
+
 def test_a_foreign_checkpoint_is_named(clients, tmp_path):
     (tmp_path / "checkpoint.npz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"out: .*checkpoint.npz must be a checkpoint of clairjax.federated"):
