@@ -68,9 +68,11 @@ def train(
     **Source:** FLUTE, Algorithm 2; CENTAUR, Algorithm 1.
 
     **Cost:** that of the strategy's local training, times clients in a round, times rounds. One compilation, of
-    seconds. The clients' states are kept once, a client's model only where the strategy needs it. On a CPU clients are
-    trained one after another on each device: two host devices
-    (`XLA_FLAGS=--xla_force_host_platform_device_count=2`, set before JAX starts) use two cores.
+    seconds. Several seeds are one program: a second run of the same shapes compiles nothing, whatever the clients, the
+    model and the key. It needs a strategy of the same functions: a lambda that is written twice is two. The clients'
+    states are kept once, a client's model only where the strategy needs it. On a CPU clients are trained one after
+    another on each device: two host devices (`XLA_FLAGS=--xla_force_host_platform_device_count=2`, set before JAX
+    starts) use two cores.
 
     >>> import jax, numpy as np
     >>> import clairjax as cj

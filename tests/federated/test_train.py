@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compilations import nothing_compiles
+from compilations import EVENTS, nothing_compiles
 
 from clairjax import data, federated, models, privacy
 from clairjax._status import Status
@@ -326,6 +326,26 @@ def test_models_that_do_not_fit_are_refused(clients):
     other = models.Network.create((8, 8, 1), 4, key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"model must be one for images of shape \(5, 5, 1\), got one that refuses"):
         federated.train(other, FedAvg(), clients, rounds=1, key=KEY)
+
+
+def test_several_seeds_are_one_program():
+    """Other clients, another model, key and noise, of the same shapes: all are arguments of what is compiled."""
+
+    def seed(number):
+        found = federated.train(
+            jax.tree.map(lambda leaf: leaf + number, fleet.network()),
+            federated.Centaur(federated.Privacy(0.1 * (1 + number), noise_multiplier=1.0 + number), fleet.local()),
+            fleet.federation(np.random.default_rng(number)),
+            rounds=4,
+            key=jax.random.key(number),
+            evaluate_every=2,
+        )
+        return federated.evaluate(found), found.personal(number)
+
+    seed(0)
+    before = len(EVENTS)
+    seed(1)
+    assert not [event for event in EVENTS[before:] if "backend_compile" in event]
 
 
 def test_clients_without_samples_are_refused(clients):
