@@ -49,19 +49,25 @@ def cpu_options() -> Options | None:
     fast; a round of FLUTE's network takes 2 % longer. With XLA's fusion emitters that `clair`, called eagerly, took
     3.7 s and without them 2.1 s.
     """
-    return _options(not jax.config.read("jax_disable_most_optimizations"))
+    options = wanted_options()
+    return options if _known(tuple(options.items())) else None
+
+
+def wanted_options() -> Options:
+    """The same without asking this jaxlib, which compiles a little."""
+    options: Options = {"xla_cpu_use_fusion_emitters": False}
+    if not jax.config.read("jax_disable_most_optimizations"):
+        options["xla_backend_optimization_level"] = "2"
+    return options
 
 
 @functools.cache
-def _options(optimised: bool) -> Options | None:
-    options: Options = {"xla_cpu_use_fusion_emitters": False}
-    if optimised:
-        options["xla_backend_optimization_level"] = "2"
+def _known(options: tuple[tuple[str, bool | str], ...]) -> bool:
     try:
-        jax.jit(lambda: 0).lower().compile(options)
+        jax.jit(lambda: 0).lower().compile(dict(options))
     except jax.errors.JaxRuntimeError:
-        return None
-    return options
+        return False
+    return True
 
 
 def compiled(function: Callable[Given, Result], *, static_argnames: tuple[str, ...] = ()) -> Callable[Given, Result]:

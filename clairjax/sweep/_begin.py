@@ -14,7 +14,7 @@ import jaxlib
 import numpy as np
 from jaxtyping import Array
 
-from .._compile import cpu_options
+from .._compile import wanted_options
 from .._typing import Key
 from .._validate import fail, is_integer
 from ._plan import (
@@ -147,7 +147,7 @@ def recorded(lane_width: int, arguments: Mapping[str, Any] | None, device: jax.D
         "device": f"{device.platform} {device.device_kind}",
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
-        "compiler_options": cpu_options() if device.platform == "cpu" else None,
+        "compiler_options": wanted_options() if device.platform == "cpu" else None,
         **{name: getattr(jax.config, name) for name in _SETTINGS},
     }
 
