@@ -45,16 +45,15 @@ def cpu_options() -> Options | None:
     """Options for programs of many small loops on a CPU; None where this jaxlib does not know them.
 
     Processor time to compile, with all of LLVM's optimisation and with less: the linear CENTAUR in a sweep 10.4 s and
-    2.0 s, a round of CENTAUR's network 4.9 s and 2.6 s, `clair` of 10 × 40 × 30 2.1 s and 1.8 s. What comes out is as
-    fast; a round of FLUTE's network takes 2 % longer. With XLA's fusion emitters that `clair`, called eagerly, took
-    3.7 s and without them 2.1 s.
+    2.0 s, a round of CENTAUR's network 4.9 s and 2.6 s, `clair` of 10 × 40 × 30 2.1 s and 1.8 s. Programs run as fast,
+    but for the networks' rounds, which take 1 to 3 % longer. XLA's fusion emitters cost that `clair` 1.6 s more.
     """
     options = wanted_options()
     return options if _known(tuple(options.items())) else None
 
 
 def wanted_options() -> Options:
-    """The same without asking this jaxlib, which compiles a little."""
+    """What `cpu_options` asks for, whether this jaxlib knows it or not. Nothing is compiled."""
     options: Options = {"xla_cpu_use_fusion_emitters": False}
     if not jax.config.read("jax_disable_most_optimizations"):
         options["xla_backend_optimization_level"] = "2"

@@ -35,7 +35,7 @@ class Checkpoint:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             short = lambda value: value if isinstance(value, int) else fingerprint(value)
-            self.identity = {"format": FORMAT, **{name: version(name) for name in ("clairjax", "jax")}}
+            self.identity = {"format": FORMAT, "clairjax": version("clairjax"), "jax": version("jax")}
             self.identity |= {name: short(value) for name, value in arguments.items()}
 
     def write(self, rounds: int, tree: PyTree) -> None:
